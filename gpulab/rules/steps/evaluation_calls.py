@@ -10,7 +10,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.host.garbage_collection import mean_step_gain
-from gpulab.run import EvaluatedModule, RepeatedInputs
+from gpulab.run import EvaluatedModule, RepeatedInputs, Run
 from gpulab.wording import count, duration, number, percent
 
 _FEWER_ROWS = 4  # times as many rows per call in training
@@ -63,6 +63,15 @@ class _Batches(NamedTuple):
         return self.module.evaluation_frac * max(0.0, 1 - training_ns / self.module.call_ns)
 
 
+class _SmallCalls(NamedTuple):
+    """All calls of evaluations for few rows, as parts of the evaluations, 0-1."""
+
+    longest: _Batches  # those that could save most
+    frac: float
+    saved_frac: float
+    most_saved_frac: float
+
+
 def small_evaluation_batches(evidence: Evidence) -> Finding | None:
     """Evaluations call the model for few rows at a time: a batch size of 1, or one sentence after another.
 
@@ -78,68 +87,54 @@ def small_evaluation_batches(evidence: Evidence) -> Finding | None:
     all sentences of a batch at once; in reinforcement learning, run several episodes at once. A loss that is averaged
     over batches needs weights if the last batch is smaller.
     """
-    evaluations = _evaluations(evidence)
-    loader = training_loader(evidence.run)
-    calls = [_batches(module, loader.batch_size if loader else None) for module in evidence.run.evaluated_modules]
-    small = [each for each in calls if each is not None and each.saved_frac > 0]
-    if evaluations is None or not small:
+    evaluations, small = _evaluations(evidence), _small_calls(evidence.run)
+    if evaluations is None or small is None or small.saved_frac * evaluations.share < _MIN_SAVED_FRAC:
         return None
-    largest = max(small, key=lambda each: each.saved_frac)
-    module = largest.module
-    called_frac = min(1.0, sum(each.module.evaluation_frac for each in small))
-    saved_frac = min(called_frac, sum(each.saved_frac for each in small))
-    if saved_frac * evaluations.share < _MIN_SAVED_FRAC:
-        return None
+    module, rows, training_rows = small.longest.module, small.longest.rows, small.longest.training_rows
     return Finding(
         claim=f"Evaluations take {percent(evaluations.share)} of the time in training and evaluation, and call "
-        f"{_subject(module)} for {_rows(largest.rows)} at a time; training steps call it for "
-        f"{_rows(largest.training_rows)}.",
-        evidence=_rows_evidence(largest, called_frac, evaluations),
+        f"{_subject(module)} for {_rows(rows)} at a time; training steps call it for {_rows(training_rows)}.",
+        evidence=_rows_evidence(small, evaluations),
         numbers=known_numbers(
             frac=evaluations.share,
-            rows=largest.rows,
-            training_rows=largest.training_rows,
+            rows=rows,
+            training_rows=training_rows,
             call_ns=round(module.call_ns),
             training_call_ns=round(module.training_call_ns),
             evaluation_ns=evaluations.total_ns,
         ),
         advice=_MORE_ROWS,
-        gain=_gain_of_rows(evaluations, small, largest.rows / largest.training_rows),
-        explains=("frequent_evaluation",) if saved_frac >= _MOST_OF_EVALUATIONS else (),
-        confidence=SUSPECT if evidence.on_gpu else evidence.confidence(LIKELY)[0],
-        confidence_reason=_ASYNCHRONOUS if evidence.on_gpu else evidence.confidence(LIKELY)[1],
-        from_steps=False,
+        gain=_gain_of_rows(evaluations, small),
+        explains=("frequent_evaluation",) if small.saved_frac >= _MOST_OF_EVALUATIONS else (),
+        confidence=SUSPECT if evidence.on_gpu else LIKELY,
+        confidence_reason=_ASYNCHRONOUS if evidence.on_gpu else "",
     )
 
 
-def _gain_of_rows(evaluations: _Evaluations, small: list[_Batches], calls_frac: float) -> Gain | None:
+def _gain_of_rows(evaluations: _Evaluations, small: _SmallCalls) -> Gain | None:
     """Return the gain of larger calls; at best, also of less that a framework does around each of them.
 
-    `calls_frac`: how many calls are left. Loading a sample takes as long as before.
+    Loading a sample takes as long as before.
     """
-    called_frac = min(1.0, sum(each.module.evaluation_frac for each in small))
-    least, most = (
-        min(called_frac, sum(fracs))
-        for fracs in ([each.saved_frac for each in small], [each.most_saved_frac for each in small])
-    )
-    per_call_frac = max(0.0, 1 - called_frac - evaluations.waiting_frac)
+    around_calls_frac = max(0.0, 1 - small.frac - evaluations.waiting_frac)
+    fewer_calls_frac = 1 - small.longest.rows / small.longest.training_rows
     return mean_step_gain(
         round(evaluations.step_ns),
         round(evaluations.per_step_ns),
         "at worst, half of what calls save in which a row takes as long as in training; at best, all of that and of "
         "the work around each call",
         "no evaluation",
-        (_MIN_REALISED * least, most + per_call_frac * (1 - calls_frac)),
+        (_MIN_REALISED * small.saved_frac, small.most_saved_frac + around_calls_frac * fewer_calls_frac),
     )
 
 
-def _rows_evidence(batches: _Batches, called_frac: float, evaluations: _Evaluations) -> tuple[str, ...]:
-    module, rows, training_rows = batches.module, batches.rows, batches.training_rows
+def _rows_evidence(small: _SmallCalls, evaluations: _Evaluations) -> tuple[str, ...]:
+    module, rows, training_rows = small.longest.module, small.longest.rows, small.longest.training_rows
     return (
         f"A call with {_rows(rows)} takes {duration(module.call_ns)}; a forward pass of the training with "
         f"{_rows(training_rows)} takes {duration(module.training_call_ns)}. Per row, that is "
         f"{duration(module.call_ns / rows)} and {duration(module.training_call_ns / training_rows)}.",
-        f"{percent(called_frac)} of the time in evaluations goes to such calls. All evaluations take "
+        f"{percent(small.frac)} of the time in evaluations goes to such calls. All evaluations take "
         f"{duration(evaluations.total_ns)}, {duration(evaluations.per_step_ns)} per training step.",
     )
 
@@ -213,6 +208,21 @@ def _evaluations(evidence: Evidence) -> _Evaluations | None:
     )
 
 
+def _small_calls(run: Run) -> _SmallCalls | None:
+    loader = training_loader(run)
+    calls = [_batches(module, loader.batch_size if loader else None) for module in run.evaluated_modules]
+    small = [each for each in calls if each is not None and each.saved_frac > 0]
+    if not small:
+        return None
+    frac = min(1.0, sum(each.module.evaluation_frac for each in small))
+    return _SmallCalls(
+        longest=max(small, key=lambda each: each.saved_frac),
+        frac=frac,
+        saved_frac=min(frac, sum(each.saved_frac for each in small)),
+        most_saved_frac=min(frac, sum(each.most_saved_frac for each in small)),
+    )
+
+
 def _batches(module: EvaluatedModule, batch_size: int | None) -> _Batches | None:
     """Return how many rows a module gets; None if the dimension of the batch is unknown.
 
@@ -225,9 +235,9 @@ def _batches(module: EvaluatedModule, batch_size: int | None) -> _Batches | None
         return None
     dimension = dimensions[0] if dimensions else 0
     rows, training_rows = module.sizes[dimension], module.training_sizes[dimension]
-    if rows <= 0 or training_rows <= 0 or module.call_ns <= 0:
-        return None
     length, training_length = module.sizes[1 - dimension], module.training_sizes[1 - dimension]
+    if min(rows, training_rows, length, module.call_ns, module.training_call_ns, module.evaluation_frac) <= 0:
+        return None
     return _Batches(module, rows, training_rows, min(1.0, length / max(1.0, training_length)))
 
 
