@@ -55,6 +55,7 @@ class Remedy:
     """One way to remove a cause: what to do, and what it gives."""
 
     name: str = ""  # as an alternative to another remedy: "workers=4", "cached"
+    adds_workers: bool = False
     gain: Gain
     fix: str = ""
     advice: str = ""
@@ -123,6 +124,7 @@ def _workers(evidence: Evidence, loading: LoadingCost) -> Remedy:
     change = change_loader(evidence, loading.loader, worker_arguments(number_of_workers, evidence.on_gpu))
     return Remedy(
         name=rewrites,
+        adds_workers=True,
         fix=change.code,
         advice=change.advice or importable_advice(loading),
         loader_settings=change.settings,

@@ -17,7 +17,7 @@ from gpulab.wording import duration, percent
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
 
 _IN_MAIN = "num_workers=0 loads batches in the main process"
-_CHEAPER = "samples take long to load, and workers would help less here than cheaper samples"
+_LESS_WORK = "the main process loads the batches, and less work per batch would help more here than workers"
 
 
 def no_workers(evidence: Evidence) -> Finding | None:
@@ -43,7 +43,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
     remedy = loading_remedy(evidence, loading)
     finding = Finding(
         ledger_parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: {_IN_MAIN if remedy.name.startswith('workers') else _CHEAPER}.",
+        claim=f"{idle_share(evidence, share)}: {_IN_MAIN if remedy.adds_workers else _LESS_WORK}.",
         evidence=(loader_time_text(evidence, loading), *_fetch_cpu_share(loading), *loader_line_text(evidence)),
         numbers=loader_numbers(loading, share),
         confidence=CERTAIN,

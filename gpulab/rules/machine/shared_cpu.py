@@ -77,8 +77,7 @@ def shared_cpu(evidence: Evidence) -> Finding | None:
             mean_step_ns=None if uneven is None else uneven.mean_ns,
         ),
         fix=f"import torch\n\ntorch.set_num_threads({_free_cores(shared)})  # as long as the other programs run",
-        advice="Better still, stop the other programs and record again: this run says little about the code itself, "
-        "and its other findings are provisional.",
+        advice="Better still, stop the other programs and record again: with them, the other findings are uncertain.",
         gain=_gain(evidence, proof),
         confidence=CERTAIN if proof.is_measured else SUSPECT,
         confidence_reason="" if proof.is_measured else "how long operators wait for a core was not measured",
