@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
 import gpulab
-from gpulab.capture.hooks.evaluations.call_sizes import CallSizes
+from gpulab.capture.hooks.evaluations.call_sizes import CalledModule, CallSizes, fastest
 from gpulab.capture.hooks.evaluations.evaluation_calls import EvaluationCalls
 from gpulab.capture.hooks.models.module_watch import ModuleWatch
 from gpulab.capture.hooks.models.watched_step import WatchedStep
@@ -245,6 +246,15 @@ def test_only_outermost_calls_count_in_evaluations():
     sizes.leave(outer, time.perf_counter_ns())
     (called,) = sizes.modules.values()
     assert (called.module(), called.calls, called.sizes) == (net, 1, (5, 4))
+
+
+def test_of_two_steps_the_faster_calls_of_each_module_count():
+    """An actor, for example, is trained in every second step only."""
+    critic, actor = nn.Linear(4, 1), nn.Linear(4, 2)
+    slow, fast = (CalledModule(weakref.ref(critic), 1, 8, 4, total_ns) for total_ns in (900, 300))
+    rare = CalledModule(weakref.ref(actor), 1, 8, 4, 500)
+    assert fastest({1: slow, 2: rare}, {1: fast}) == {1: fast, 2: rare}
+    assert fastest({1: fast}, {1: slow, 2: rare}) == {1: fast, 2: rare}
 
 
 @pytest.mark.parametrize("counts_changes", [True, False])

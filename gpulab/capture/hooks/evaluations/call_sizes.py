@@ -113,11 +113,9 @@ class CallSizes:
 
 
 def fastest(earlier: Mapping[int, CalledModule], latest: Mapping[int, CalledModule]) -> dict[int, CalledModule]:
-    """Return the calls of each module in the step in which an element took less time."""
-    return {
-        key: before if (before := earlier.get(key)) and _element_ns(before) < _element_ns(calls) else calls
-        for key, calls in latest.items()
-    }
+    """Return the calls of each module in the step in which an element took less time; a step may not call all."""
+    slower = {key for key, calls in latest.items() if key in earlier and _element_ns(earlier[key]) < _element_ns(calls)}
+    return {**earlier, **{key: calls for key, calls in latest.items() if key not in slower}}
 
 
 def _element_ns(calls: CalledModule) -> float:
