@@ -15,7 +15,8 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
 from gpulab.capture.protection.cuda_check import is_cuda_available
-from gpulab.errors import RunError
+from gpulab.capture.run_registry import runs
+from gpulab.errors import GpulabError, RunError
 from gpulab.hardware.lookup import resolve
 from gpulab.virtual.default_gpu import AUTO, DEFAULT_GPU
 from gpulab.wording import usage_suggestion
@@ -24,6 +25,7 @@ LEVELS = ("sensors", "trace", "deep")
 MONITOR_PERIOD_S = 0.5  # between two sensor readings
 SAVE_SUFFIXES = (".gpulab", ".html")
 _NAME = re.compile(r"[^\W\d][\w.-]*")
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
 _SURPLUS = re.compile(r"unrecognized arguments: ([^-].*)")
 
 _HELP = argument("-h", "--help", action="store_true", help="show this help and exit")
@@ -42,6 +44,7 @@ _RECORD = (
     ),
     argument("--no-live", dest="live", action="store_false", help="do not show the live panel"),
     argument("-s", "--save", metavar="FILE", help="also save the run (.gpulab) or the report (.html)"),
+    argument("-c", "--compare", metavar="BEFORE", help="show the comparison with this run instead of the report"),
     _HELP,
 )
 PROFILE = (_NAME_ARGUMENT, *_RECORD)
@@ -125,6 +128,7 @@ class ProfileOptions:
     virtual: str | None = None
     live: bool = True
     save: Path | None = None
+    compare: str | None = None
     help: bool = False
 
 
@@ -176,6 +180,8 @@ def parse_profile_line(magic: Callable[..., Any], line: str) -> ProfileOptions:
         raise UsageError(f"{options.out!r} is not a valid variable name: -o takes a Python identifier")
     if options.steps is not None and options.steps < 1:
         raise UsageError(f"--steps {options.steps}: must be at least 1")
+    if options.compare is not None:
+        _check_is_run(options.compare)
     if options.virtual is not None:
         options = _resolve_virtual(options)
     if options.save is None:
@@ -187,6 +193,18 @@ def _valid_name(name: str) -> str:
     """The name with what it cannot have replaced: "my_run" for "my run"."""
     valid = re.sub(r"[^\w.-]+", "_", name).strip("_") or "before"
     return valid if _NAME.fullmatch(valid) else f"run_{valid}"
+
+
+def _check_is_run(name: str) -> None:
+    """Raise UsageError unless a run has this name, or a file. Files are not read here: cells are parsed repeatedly."""
+    if name in runs or Path(name).expanduser().is_file():
+        return
+    from gpulab.questions.run_names import find_run  # slow to import
+
+    try:
+        find_run(name)
+    except GpulabError as error:
+        raise UsageError(f"--compare {name}: {error}") from None
 
 
 def _resolve_virtual(options: ProfileOptions) -> ProfileOptions:
@@ -223,7 +241,8 @@ def option_choices(arguments: tuple[argument, ...]) -> dict[str, tuple[str, ...]
 
 
 def _split(line: str) -> list[str]:
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
+    comment = next((word.start() for word in _WORD.finditer(line) if word[0].startswith("#")), len(line))
+    lexer = shlex.shlex(line[:comment], posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, ""
     lexer.escape = ""  # a backslash is part of a Windows path, not an escape
     try:

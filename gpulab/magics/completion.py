@@ -35,6 +35,8 @@ def next_words(magic: str, before: list[str]) -> list[str]:
         return [AUTO, *(spec.aliases[0] for spec in SPECS)]
     if last in {"--out", "--steps", "--save", "--every", "--threshold", "--seconds"}:
         return []
+    if last == "--compare":
+        return list(runs)
     used = {short.get(word, word) for word in before}
     run_names = [word for word in before if word in runs]
     names = [name for name in runs if name not in run_names] if len(run_names) < _MAX_RUN_NAMES.get(magic, 0) else []

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from gpulab import rules, store
+from gpulab import questions, rules, store
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.run_registry import runs
 from gpulab.capture.session import Session
-from gpulab.errors import CaptureError, problem_text
+from gpulab.errors import CaptureError, GpulabError, problem_text
 from gpulab.magics.arguments import ProfileOptions
 from gpulab.magics.cell_output import CellOutput, mime_bundle
 from gpulab.magics.display_slot import MimeBundle
 from gpulab.magics.interrupt import interrupt_soon
+from gpulab.questions.run_names import find_run
 from gpulab.run import Run
 from gpulab.user_data.run_history import remember_run
+from gpulab.views.compare.comparison import comparison_view
 from gpulab.views.report.earlier_runs import typical_step_ns
 from gpulab.views.report.report import Report, report
+from gpulab.views.sheet.sheet import Line
+from gpulab.views.sheet.view import View
 from gpulab.wording import shell_word
 
 if TYPE_CHECKING:
@@ -35,6 +40,7 @@ class CellRecording:
         self._request = request
         self._session: Session | VirtualGpu | None = None
         self._output: CellOutput | None = None
+        self._before: Run | None = None  # the run to compare with
 
     @property
     def name(self) -> str | None:
@@ -50,6 +56,8 @@ class CellRecording:
                     why="it runs outside the kernel's main thread (in a subshell)",
                     fix="run it as an ordinary notebook cell",
                 )
+            if self._request.compare is not None:
+                self._before = find_run(self._request.compare)  # now: the new run may take its name
             session = self._new_session()
             self._session = session  # first, so that an interrupt below can discard it
             self._output = CellOutput(self._shell, session.name, live=self._request.live)
@@ -112,7 +120,7 @@ class CellRecording:
             remember_run(run, typical_step_ns(view.diagnosis))
             if self._request.save is not None:
                 self._save(run, view, self._request.save)
-            return mime_bundle(view)
+            return mime_bundle(view if self._before is None else _comparison_or_report(self._before, view))
         except KeyboardInterrupt:
             return _text_bundle(f"gpulab: interrupted while the report was created. {hint}")
         except Exception as problem:
@@ -137,6 +145,17 @@ def diagnosis_report(run: Run, *, everything: bool = False) -> Report:
     """The report of a run; if it started ranks, that of the ranks. `everything`: as for `gpulab.report`."""
     ranks = runs.with_ranks(run.name) if runs.holds(run) else (run,)
     return report(rules.diagnose(ranks[0]) if len(ranks) == 1 else ranks, everything=everything)
+
+
+def _comparison_or_report(before: Run, after: Report) -> View:
+    """The comparison of two runs; if they cannot be compared, the report of the second one, with the reason."""
+    run = after.diagnosis.run
+    try:
+        compared = questions.compare(before, run)
+    except GpulabError as problem:
+        reason = Line(f"gpulab: {problem_text(problem)}")
+        return replace(after, sheet=replace(after.sheet, blocks=(reason, *after.sheet.blocks)))
+    return comparison_view(compared, (Line(f"Report of this run: %gpureport {shell_word(run.name)}", soft=True),))
 
 
 def _text_bundle(text: str) -> MimeBundle:

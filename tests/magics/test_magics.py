@@ -10,7 +10,7 @@ from IPython.core.error import UsageError
 
 from gpulab.hardware.gpus import SPECS
 from gpulab.hardware.lookup import resolve
-from gpulab.magics.arguments import PROFILE, option_choices, split_statement
+from gpulab.magics.arguments import PROFILE, option_choices, parse_line, split_statement
 from gpulab.magics.commands import GpuProfileMagics
 from gpulab.magics.completion import next_words
 from tests.support.front_end.kernel import Kernel, Reply
@@ -64,6 +64,17 @@ def displayed_text(reply: Reply) -> str:
 )
 def test_options_are_split_from_a_statement_that_stays_as_typed(line, expected):
     assert split_statement(line) == expected
+
+
+@pytest.mark.parametrize("line", ["before after  # the user's comment", "before after #1", '"before" after # "x'])
+def test_a_comment_ends_the_line_of_a_magic(line):
+    options = parse_line(GpuProfileMagics.gpucompare, line)
+    assert (options.before, options.after, options.more) == ("before", "after", [])
+
+
+def test_a_hash_in_a_word_or_in_quotes_is_no_comment():
+    options = parse_line(GpuProfileMagics.gpucompare, "'#1.gpulab' run#2.gpulab 'a # b.gpulab'")
+    assert (options.before, options.after, options.more) == ("#1.gpulab", "run#2.gpulab", ["a # b.gpulab"])
 
 
 def test_every_option_of_the_profile_line_is_documented():
@@ -248,6 +259,37 @@ def test_gpucompare_of_three_runs_tells_what_each_change_gave(live):
     assert all(name in reply.value for name in ("one", "two", "three"))
 
 
+def test_a_cell_can_show_the_comparison_with_an_earlier_run_instead_of_its_report(live):
+    live.run("%%gpuprofile one\n" + LOOP)
+    report = displayed_text(live.run("%%gpuprofile two\n" + LOOP))
+    compared = displayed_text(live.run("%%gpuprofile two --compare one\n" + LOOP))
+    assert "Ratio of the medians" in compared
+    assert "Ratio of the medians" not in report
+    assert "%gpureport two" in compared
+    again = displayed_text(live.run("%%gpuprofile two -c two\n" + LOOP))  # the earlier run of this name
+    assert "Ratio of the medians" in again
+    live.run("gpulab.save(gpulab.runs['one'], 'one.gpulab')")
+    from_file = displayed_text(live.run("%%gpuprofile two --compare one.gpulab\n" + LOOP))
+    (live.folder / "one.gpulab").unlink()
+    assert "Ratio of the medians" in from_file
+
+
+def test_a_run_that_cannot_be_compared_is_reported_with_the_reason(live):
+    live.run("%%gpuprofile one\n" + LOOP)
+    shown = displayed_text(live.run("%%gpuprofile stepless --level sensors --compare one\n1"))
+    assert shown.startswith("gpulab:")
+    assert "stepless" in shown
+    assert "Ratio of the medians" not in shown
+
+
+def test_a_cell_runs_only_if_the_run_to_compare_with_exists(live):
+    live.run("%%gpuprofile one\n" + LOOP)
+    live.run("ran = 0")
+    assert "did you mean one?" in live.run("%%gpuprofile two --compare on\nran = 1").stderr
+    assert "no_file.gpulab" in live.run("%%gpuprofile two --compare no_file.gpulab\nran = 1").stderr
+    assert live.value("ran") == 0
+
+
 TRAINING = """
 for inputs, labels in loader:
     optimizer.zero_grad()
@@ -390,6 +432,7 @@ def test_help_says_what_the_magic_does_and_takes(live, magic):
         ("%%gpuprofile --level s", ["%%gpuprofile --level sensors"]),
         ("%%gpuprofile -l ", [f"%%gpuprofile -l {level}" for level in ("deep", "sensors", "trace")]),
         ("%gpureport zeb", ["%gpureport zebra"]),
+        ("%%gpuprofile two --compare zeb", ["%%gpuprofile two --compare zebra"]),
         ("%gpuwhy no_w", ["%gpuwhy no_workers"]),
         ("%gpucompare zebra zeb", ["%gpucompare zebra zebu-2"]),
         ("x = 1\n%gpureport zeb", ["x = 1\n%gpureport zebra", "x = 1\n%gpureport zebu-2"]),

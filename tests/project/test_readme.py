@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.magics.arguments import parse_line
 from gpulab.magics.commands import GpuProfileMagics
 from tools.pypi_readme import absolute, main, relative_targets
 
@@ -45,6 +46,22 @@ def test_its_python_is_python_and_its_magics_exist():
         magics = [line.lstrip("%").split()[0] for line in lines if line.startswith("%")]
         assert set(magics) <= {*GpuProfileMagics.magics["line"], *GpuProfileMagics.magics["cell"], "load_ext"}
         ast.parse("\n".join(line for line in lines if not line.startswith("%")))
+
+
+def magic_lines() -> list[str]:
+    """The lines of gpulab's magics in the code of the README and of the documentation, comments included."""
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    blocks = re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+    return sorted({line for block in blocks for line in block.splitlines() if re.match(r"%%?gpu", line)})
+
+
+@pytest.mark.parametrize("line", magic_lines())
+def test_every_magic_in_the_documentation_can_be_typed_as_it_is_there(line):
+    name, _, arguments = line.lstrip("%").partition(" ")
+    options = parse_line(getattr(GpuProfileMagics, name), arguments)
+    words = [word for value in vars(options).values() if isinstance(value, list) for word in value]
+    assert not any("#" in word for word in words)
 
 
 def test_its_figures_of_accuracy_are_the_sums_of_the_fair_tests():

@@ -37,16 +37,16 @@ class ComparisonView(View):
     comparison: Comparison
 
 
-def comparison_view(compared: Comparison | Story) -> ComparisonView | StoryView:
-    """Return the view of a comparison, or of several runs in a row."""
+def comparison_view(compared: Comparison | Story, more_blocks: Sequence[Block] = ()) -> ComparisonView | StoryView:
+    """Return the view of a comparison, or of several runs in a row; `more_blocks`: as for `comparison_blocks`."""
     if isinstance(compared, Story):
         return story_view(compared)
     names = " and ".join(side.name for side in compared.sides)
-    return ComparisonView(Sheet(f"gpulab: {names} compared", comparison_blocks(compared)), compared)
+    return ComparisonView(Sheet(f"gpulab: {names} compared", comparison_blocks(compared, more_blocks)), compared)
 
 
 def comparison_blocks(compared: Comparison, more_blocks: Sequence[Block] = ()) -> tuple[Block, ...]:
-    """Return the blocks of a comparison; `more` follows the lines on the source of the numbers."""
+    """Return the blocks of a comparison; `more_blocks` follow the lines on the source of the numbers."""
     blocks: list[Block] = [_answer(compared), *_other_differences(compared)]
     blocks += [Line(sentence(text), soft=True) for text in _sources(compared)]
     blocks += more_blocks

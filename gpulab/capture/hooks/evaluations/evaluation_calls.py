@@ -18,7 +18,7 @@ from gpulab.capture.protection.guard import Guard
 
 _MOST_WINDOWS, _MOST_ATTEMPTS = 3, 8
 _MIN_WINDOW_NS, _MAX_WINDOW_NS = 150_000_000, 2_000_000_000
-_MAX_OVERHEAD_NS = 50_000_000  # in a window; evaluations with many short calls would take longer than they do
+_MAX_OVERHEAD_NS = 100_000_000  # in a window; evaluations with many short calls would take longer than they do
 
 K = TypeVar("K")
 T = TypeVar("T")
