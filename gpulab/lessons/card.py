@@ -8,27 +8,26 @@ from gpulab.lessons.lesson import Lesson
 from gpulab.lessons.verdicts import Claim
 from gpulab.run import Machine
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, TableBlock
-from gpulab.wording import count, number
+from gpulab.wording import count
 
 PredictionRow = tuple[str, str, str]  # the question, the prediction, the right answer
 
 
 def device_card(lesson: Lesson, machine: Machine, size: str, mode: str) -> tuple[Block, ...]:
     """Describe the lesson, the device it runs on here, and its size."""
-    cores = "unknown" if machine.cores_allowed is None else f"{number(machine.cores_allowed)} available"
-    facts = [
-        ("minutes", f"{lesson.minutes}"),
-        ("device", machine.device),
-        ("cores", cores),
-        ("measurements", mode),
+    cores = "an unknown number of cores" if machine.cores_allowed is None else count(machine.cores_allowed, "core")
+    facts = (("device", f"{machine.device}, {cores}"), ("measurements", mode))
+    details = (
         *([("without a GPU", lesson.without_gpu)] if lesson.without_gpu else []),
-        ("data size", f"{size}; set GPULAB_SIZE to tiny, lab or full to change it"),
+        ("minutes", f"{lesson.minutes}"),
         ("prerequisites", ", ".join(lesson.prerequisites) or "nothing"),
-    ]
+        ("data size", f"{size}; set GPULAB_SIZE to tiny, lab or full to change it"),
+    )
     title = lesson.title if lesson.title.endswith("?") else f"{lesson.title}:"
     head = Answer(claim=f"{lesson.number} {title} {lesson.question}", leading=True)
     goals = tuple(Line(outcome) for outcome in lesson.outcomes)
-    return head, Facts(tuple(facts)), Section("After this lesson you can", goals)
+    about = Section("About this lesson", (Facts(details),), folded=True)
+    return head, Facts(facts), Section("After this lesson you can", goals, folded=True), about
 
 
 def summary(

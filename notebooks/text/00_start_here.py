@@ -4,7 +4,7 @@
 # - **Part 1 (5 minutes).** You profile a slow training loop, apply a fix, and compare the predicted speed-up with the measured one.
 # - **Part 2 (15 minutes).** You choose the number of workers yourself, and learn two mistakes of timing by hand.
 #
-# Run the cells from top to bottom (Shift+Enter). You need no GPU, and nothing is downloaded.
+# Run the cells from top to bottom (Shift+Enter). You need no GPU: without one, the loop trains on the CPU.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -73,7 +73,7 @@ L.predict("wait")
 # %% [markdown]
 # #### Measure
 #
-# `%%gpuprofile before` records this cell as a run named `before`. In its report, read the first sentence and the code under *Fix*; the rest can wait.
+# `%%gpuprofile before` records this cell as a run named `before`. Read the bold sentence of its report; the rest can wait until part 2.
 
 # %% tags=["measure"]
 # %%gpuprofile before
@@ -86,9 +86,9 @@ L.reveal("wait", diagnosis.step.frac("loader"), "%")
 # %% [markdown]
 # #### Fix
 #
-# Workers are processes that load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. (You try the number of your report in part 2.)
+# Workers are processes that load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. (Your report proposes more, which you try in part 2.)
 #
-# `--compare before` shows the measured speed-up beside the predicted one, instead of a second report. Read its first lines.
+# With `--compare before`, the cell shows a comparison instead of a second report. Read its bold sentence and the line *Measured step time*.
 
 # %% tags=["measure"]
 # %%gpuprofile after --compare before
@@ -101,7 +101,7 @@ losses_after = train(loader)
 # %% [markdown]
 # #### Verify
 #
-# Is it the same training? If the claim FAILS, other programs were busy: record both runs again.
+# Is it the same training?
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)

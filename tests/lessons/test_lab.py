@@ -82,7 +82,7 @@ def test_the_device_card_says_what_the_notebook_runs_on(lab):
     text = repr(lab)
     assert "99 Made: is it?" in text
     assert "Some CPU" in text
-    assert "2 available" in text
+    assert "Some CPU, 2 cores" in text
     assert "virtual H100" in text
     assert "distinguish two causes" in lab._repr_mimebundle_()["text/html"]
     assert "virtual" not in repr(laboratory.Lab(LESSON, Machine(), "full", "cuda"))

@@ -21,7 +21,8 @@ class Place {
     this.el.dataset.lmSuppressShortcuts = "true"; // JupyterLab ignores keys pressed here
     this.el.addEventListener("keydown", (event) => {
       event.stopPropagation(); // an arrow moves between the buttons, not between cells
-      if (event.key === "Enter" || event.key === "Escape") this.node.closest(".jp-Cell")?.focus(); // return the keyboard to the notebook
+      if (event.key === "Enter") this.goOn();
+      if (event.key === "Escape") this.node.closest(".jp-Cell")?.focus();
     });
     const legend = this.el.appendChild(document.createElement("legend"));
     appendText(legend, model.get("question"));
@@ -39,6 +40,8 @@ class Place {
   choice(name, key, text, model) {
     const label = this.el.appendChild(document.createElement("label"));
     label.style.cssText = "display:flex;gap:8px;align-items:baseline;padding:3px 0;cursor:pointer;line-height:1.5";
+    // After a choice with the mouse, Shift+Enter runs the next cell; the keyboard stays here to move between choices.
+    label.addEventListener("click", (event) => event.detail && setTimeout(() => this.goOn()));
     const input = label.appendChild(document.createElement("input"));
     Object.assign(input, { type: "radio", name, value: key });
     input.addEventListener("change", () => {
@@ -49,6 +52,13 @@ class Place {
     });
     appendText(label.appendChild(document.createElement("span")), `${key}) ${text}`);
     return input;
+  }
+
+  // Give the keyboard back to the notebook, at the cell after the question.
+  goOn() {
+    const cell = this.node.closest(".jp-Cell");
+    const next = cell?.nextElementSibling;
+    (next?.matches(".jp-Cell") ? next : cell)?.focus({ preventScroll: true });
   }
 
   show(chosen, status = "") {

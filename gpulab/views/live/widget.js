@@ -217,6 +217,44 @@ function drawLegend(legend, now) {
   }
 }
 
+// Whether the user types in an editor: then the page must not move. JupyterLab adds an empty cell after the last one.
+function isTyping() {
+  const editor = document.activeElement?.closest(".cm-editor");
+  return Boolean(editor && editor.querySelector(".cm-content")?.textContent.trim());
+}
+
+function scrollingAncestor(node) {
+  for (let parent = node.parentElement; parent; parent = parent.parentElement) {
+    if (parent.scrollHeight > parent.clientHeight && /auto|scroll/.test(getComputedStyle(parent).overflowY)) return parent;
+  }
+  return null;
+}
+
+// The report takes the place of the panel and is taller. JupyterLab keeps the next cell where it is on the page, so that
+// the first lines of the report would be above it. If the panel is in view, `keep` puts the report's top where it was.
+function placeKeeper(root) {
+  let output, index, top;
+  return {
+    remember() {
+      if (!root.isConnected) return;
+      const child = root.closest(".jp-OutputArea-child");
+      output = child?.parentElement;
+      index = output ? [...output.children].indexOf(child) : -1;
+      top = root.getBoundingClientRect().top;
+    },
+    keep() {
+      this.remember();
+      if (!output || top < 0 || top > window.innerHeight || isTyping()) return;
+      const move = () => {
+        const report = output.children[index];
+        const scroller = report && scrollingAncestor(report);
+        if (scroller) scroller.scrollTop += report.getBoundingClientRect().top - top;
+      };
+      [0, 60, 200].forEach((delay) => setTimeout(move, delay)); // the page settles in several steps
+    },
+  };
+}
+
 function render({ model, el }) {
   const root = addElement("div", "live", el);
   root.setAttribute("role", "group");
@@ -244,8 +282,10 @@ function render({ model, el }) {
   const legend = addElement("div", "legend", root);
   const source = addElement("div", "source", root);
 
+  const place = placeKeeper(root);
   const draw = () => {
     const now = model.get("now");
+    place.remember();
     root.setAttribute("aria-label", `gpulab, run ${now.name}, live`);
     root.dataset.phase = now.phase;
     write(phaseName, now.phase);
@@ -278,7 +318,7 @@ function render({ model, el }) {
     model.off("change:now", draw);
     model.off("change:stop", updateStop);
     // If the cell cleared its output and did not show the panel again, Python has to display it again.
-    if (model.get("stop") === "done") return;
+    if (model.get("stop") === "done") return place.keep();
     setTimeout(() => {
       const elsewhere = document.querySelector(`[data-gpulab-key="${root.dataset.gpulabKey}"]`);
       if (!elsewhere && model.get("stop") === "button") model.send({ kind: "gone" });

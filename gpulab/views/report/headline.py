@@ -168,12 +168,13 @@ def expectation(gain: Gain | None, measured_ns: float | None = None) -> Expectat
 def bound_text(best_speedup: float, bound: float, cold_bound: float, assumes: str) -> str:
     """Return the upper bound and its assumptions. `cold_bound`: the bound if the rest of the step is not faster.
 
+    The rest of a step on a CPU gets faster where its data stay in the caches; the documentation explains that.
     A predicted range may count on a faster rest of the step. `cold_bound` does not bound such a range, so it is not
     shown beside it. `best_speedup`: the best end of the range.
     """
     if 1 - cold_bound / bound < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
         return f"{_at_most(bound)} (assumes {assumes})"
-    warm = "if the rest of the step gets faster, too, because its data stay in the CPU caches"
+    warm = "if the rest of the step gets faster, too"
     if best_speedup > cold_bound:
         return f"{_at_most(bound)} with {assumes}, {warm}"
     return f"{ratio(cold_bound)} with {assumes}; {_at_most(bound)} {warm}"

@@ -13,7 +13,7 @@ import pytest
 
 from gpulab.lessons.course import lesson as lesson_by_id
 from gpulab.lessons.handout import copy_course
-from tests.support.front_end.browser import Notebook
+from tests.support.front_end.browser import OPEN_MS, Notebook
 from tests.support.front_end.services import JupyterLab
 
 pytestmark = [pytest.mark.browser, pytest.mark.full]
@@ -63,6 +63,7 @@ def test_a_question_is_answered_with_keys_alone_and_the_answer_is_shown_next_to_
     assert cell.get_by_role("status").inner_text().startswith("You chose b.")
     lesson.page.keyboard.press("Enter")
     assert lesson.page.evaluate("document.activeElement.matches('.jp-Cell')"), "and on with Shift and Enter"
+    assert not cell.evaluate("cell => cell.contains(document.activeElement)"), "in the next cell"
     cell.get_by_text("Hint 1").click()
     assert cell.get_by_text(QUESTION.hints[0]).is_visible()
     lesson.run(places["measure"])
@@ -79,6 +80,16 @@ def test_a_check_without_an_answer_is_answered_by_a_button_and_the_reason_is_sho
     for choice in checked.choices:
         cell.get_by_role("radio").nth("abc".index(choice.key)).check()
         cell.get_by_role("status").get_by_text(choice.feedback).wait_for()
+
+
+def test_after_a_choice_with_the_mouse_the_next_cell_is_active(lesson, places):
+    for index in range(places["predict"]):
+        lesson.run(index)
+    cell = lesson.run(places["predict"])
+    cell.get_by_role("radio").nth(2).click()
+    lesson.page.wait_for_function(
+        "cell => document.activeElement === cell.nextElementSibling", arg=cell.element_handle(), timeout=OPEN_MS
+    )
 
 
 @pytest.mark.night
