@@ -16,8 +16,9 @@ PredictionRow = tuple[str, str, str]  # the question, the prediction, the right 
 def device_card(lesson: Lesson, machine: Machine, size: str, mode: str) -> tuple[Block, ...]:
     """Describe the lesson, the device it runs on here, and its size."""
     cores = "an unknown number of cores" if machine.cores_allowed is None else count(machine.cores_allowed, "core")
-    facts = (("device", f"{machine.device}, {cores}"), ("measurements", mode))
+    facts = (("device", f"{machine.device}, {cores}"),)
     details = (
+        ("measurements", mode),
         *([("without a GPU", lesson.without_gpu)] if lesson.without_gpu else []),
         ("minutes", f"{lesson.minutes}"),
         ("prerequisites", ", ".join(lesson.prerequisites) or "nothing"),

@@ -2,7 +2,7 @@
 # # 00 Start here: why is the GPU idle?
 #
 # - **Part 1 (5 minutes).** You profile a slow training loop, apply a fix, and compare the predicted speed-up with the measured one.
-# - **Part 2 (15 minutes).** You choose the number of workers yourself, and learn two mistakes of timing by hand.
+# - **Part 2 (15 minutes)** can wait.
 #
 # Run the cells from top to bottom (Shift+Enter). You need no GPU: without one, the loop trains on the CPU.
 
@@ -18,7 +18,7 @@ L
 #
 # ### 00.1 A loop that loads its own data
 #
-# The photos come from a simulated file server: each read takes 8 ms. Then the photo is decoded, cropped and flipped. The model and the training loop are ordinary PyTorch.
+# The photos come from a simulated file server: each read takes 8 ms. Then the photo is decoded, cropped and flipped. All else is ordinary PyTorch, which you need not study.
 
 # %% tags=["setup"]
 import torch
@@ -86,9 +86,9 @@ L.reveal("wait", diagnosis.step.frac("loader"), "%")
 # %% [markdown]
 # #### Fix
 #
-# Workers are processes that load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. (Your report proposes more, which you try in part 2.)
+# Workers are processes that load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. (Part 2 tries more.)
 #
-# With `--compare before`, the cell shows a comparison instead of a second report. Read its bold sentence and the line *Measured step time*.
+# With `--compare before`, the cell shows a comparison instead of a second report. Read its bold sentence and the line *Measured step time*: it checks the prediction for two workers.
 
 # %% tags=["measure"]
 # %%gpuprofile after --compare before
@@ -117,10 +117,12 @@ L.claim(
 )
 
 # %% [markdown]
-# That was part 1. Do the same with your own code. You can return to part 2 later.
+# That was part 1. Do the same with your own code: write `%%gpuprofile before` on top of the cell that trains.
 
 # %% [markdown]
 # ## Part 2: on your own
+#
+# You choose the number of workers yourself, and learn two mistakes of timing by hand.
 #
 # Two workers wait for two photos at the same time, and waiting does not occupy a core. Decoding occupies a core in whichever process it runs, so workers have a cost on a machine with few cores.
 #

@@ -75,8 +75,7 @@ LESSON = Lesson(
                 ),
             ),
             expected="c",
-            explanation="Without workers, the loop reads the 16 photos of a batch one after the other: at least "
-            "16 x 8 = 128 ms. The model needs a fraction of that.",
+            explanation="Without workers, the loop reads 16 photos one after the other: at least 16 x 8 = 128 ms.",
             hints=(
                 "How many photos are in a batch, how long does one take, and which process reads them?",
                 "Compare 16 x 8 ms with the time that a small model needs for a step.",
