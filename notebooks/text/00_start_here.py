@@ -4,7 +4,7 @@
 # - **Part 1 (5 minutes).** You profile a slow training loop, apply a fix, and compare the predicted speed-up with the measured one.
 # - **Part 2 (15 minutes)** can wait.
 #
-# Run the cells from top to bottom (Shift+Enter). You need no GPU: without one, the loop trains on the CPU.
+# Run the cells from top to bottom (Shift+Enter). You need no GPU.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -30,7 +30,7 @@ from gpulab.lessons.labs.data.photos import Photos
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # leaves cores for loading data
-batches = L.pick(tiny=40, lab=48, full=200)
+batches = L.pick(tiny=40, lab=40, full=200)
 dataset = Photos(synthetic.images(40), length=16 * batches)
 
 
@@ -86,7 +86,7 @@ L.reveal("wait", diagnosis.step.frac("loader"), "%")
 # %% [markdown]
 # #### Fix
 #
-# Workers are processes that load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. (Part 2 tries more.)
+# Workers are processes that load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. (The report proposes more, because they mostly wait; part 2 tries that.)
 #
 # With `--compare before`, the cell shows a comparison instead of a second report. Read its bold sentence and the line *Measured step time*: it checks the prediction for two workers.
 

@@ -73,7 +73,7 @@ def _answer(compared: Comparison) -> Answer:
         leading=True,
         evidence=evidence,
         advice=_reason(compared),
-        facts=(*_tested_change(compared), *expected_facts(compared.predicted), *_outcome(compared)),
+        facts=(*_outcome(compared), *_tested_change(compared), *expected_facts(compared.predicted)),
         expectation=expectation(compared.predicted, compared.measured_ns),
     )
 
