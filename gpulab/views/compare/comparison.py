@@ -274,11 +274,13 @@ def _caption(compared: Comparison) -> str:
 
 def _findings(compared: Comparison) -> Iterator[tuple[str, str]]:
     groups = (("resolved", compared.resolved), ("new", compared.new), ("remaining", compared.remaining))
+    if not compared.resolved and not compared.remaining:
+        yield "resolved", "none"
     for name, findings in groups:
-        if not findings:
-            yield name, "none"
         for finding in findings:
             yield name, f"{sentence(finding.claim)}{_share_before(compared, finding) if name == 'remaining' else ''}"
+    if compared.resolved and not compared.remaining:
+        yield "remaining", "none"
     for finding in compared.undecided:
         yield "unknown", f"{sentence(finding.claim)} {_why_undecided(compared, finding)}"
 
