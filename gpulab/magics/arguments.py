@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import keyword
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -197,7 +198,7 @@ def _valid_name(name: str) -> str:
 
 def _check_is_run(name: str) -> None:
     """Raise UsageError unless a run has this name, or a file. Files are not read here: cells are parsed repeatedly."""
-    if name in runs or Path(name).expanduser().is_file():
+    if name in runs or Path(os.path.expanduser(name)).is_file():  # noqa: PTH111, Path.expanduser raises if there is no such user
         return
     from gpulab.questions.run_names import find_run  # slow to import
 

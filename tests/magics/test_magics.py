@@ -287,6 +287,7 @@ def test_a_cell_runs_only_if_the_run_to_compare_with_exists(live):
     live.run("ran = 0")
     assert "did you mean one?" in live.run("%%gpuprofile two --compare on\nran = 1").stderr
     assert "no_file.gpulab" in live.run("%%gpuprofile two --compare no_file.gpulab\nran = 1").stderr
+    assert "~nobody.gpulab" in live.run("%%gpuprofile two --compare ~nobody.gpulab\nran = 1").stderr
     assert live.value("ran") == 0
 
 
