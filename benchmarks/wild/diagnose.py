@@ -1,7 +1,8 @@
 """Asks gpulab about each loop, and compares with the clock: `python -m benchmarks.wild.diagnose MEASURED.json RUNS`.
 
-Each unchanged cell runs once under `gpulab.profile`, in a process of its own; its run is kept in the folder RUNS, and
-read from there the next time. A first finding is right if one of the changes that it stands for is as fast as the
+Each unchanged cell runs once under `gpulab.profile`, in a process of its own, at the size that was measured: what
+happens once per epoch takes a larger share of a smaller loop. Its run is kept in the folder RUNS, and read from there
+the next time. A first finding is right if one of the changes that it stands for is as fast as the
 fastest one within 5 %; "no finding" is right if no change is above 1.1x. A predicted range is compared with the fastest
 measured change that the finding stands for.
 """
@@ -59,21 +60,22 @@ class Judged:
         return self.measured is not None and self.measured < 1 - NOISE
 
 
-def record(name: str, path: Path) -> None:
-    """Profile the unchanged cell in this process and save the run."""
+def record(name: str, path: Path, scale: float) -> None:
+    """Profile the unchanged cell in this process, at this fraction of its full size, and save the run."""
     import gpulab
 
     loop = load_loop(name)
     if loop.warm:
         run_once(loop, None, WARM_SCALE)
-    with prepared_cell(loop) as (code, namespace), gpulab.profile(name):
+    with prepared_cell(loop, scale=scale) as (code, namespace), gpulab.profile(name):
         exec(code, namespace)
     gpulab.save(gpulab.runs[name], path)
 
 
-def record_in_child(name: str, path: Path) -> str:
+def record_in_child(name: str, path: Path, scale: float) -> str:
     """Profile the cell in a process of its own; returns what went wrong, "" if nothing did."""
-    command = [sys.executable, "-m", "benchmarks.wild.diagnose", "--record", name, str(path)]
+    module = ["-m", "benchmarks.wild.diagnose"]
+    command = [sys.executable, *module, "--record", name, str(path), "--scale", str(scale)]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -150,7 +152,7 @@ def judge_all(measured: Mapping[str, LoopResult], folder: Path) -> Iterable[Judg
     folder.mkdir(parents=True, exist_ok=True)
     for name, result in measured.items():
         path = folder / f"{name.replace('/', '_')}.gpulab"
-        problem = "" if path.exists() else record_in_child(name, path)
+        problem = "" if path.exists() else record_in_child(name, path, result["scale"])
         if problem:
             sys.stderr.write(f"{name}: PROBLEM {problem}\n")
         else:
@@ -164,9 +166,10 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="?", help="the folder with the recorded runs")
     parser.add_argument("--loop", action="append", default=[], help="a loop or a family; repeatable")
     parser.add_argument("--record", nargs=2, metavar=("LOOP", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.record:
-        record(arguments.record[0], Path(arguments.record[1]))
+        record(arguments.record[0], Path(arguments.record[1]), arguments.scale)
         return
     if arguments.measured is None or arguments.runs is None:
         parser.error("the file with the measurements and a folder for the runs are needed")

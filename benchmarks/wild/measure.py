@@ -38,7 +38,7 @@ def measure_loop(loop: Loop, rounds: int, scale: float) -> LoopResult:
             raise FailedRunError("\n".join(messages))
         for variant, outcome in results.items():
             outcomes[variant].append(outcome)
-    return loop_result(loop, outcomes)
+    return loop_result(loop, outcomes, scale)
 
 
 def result_text(name: str, result: LoopResult) -> str:

@@ -24,6 +24,7 @@ class ChangeResult(TypedDict):
 class LoopResult(TypedDict):
     """What was measured of one loop."""
 
+    scale: float  # fraction of the full size
     base_s: list[float]
     base_loss: float
     samples: int
@@ -73,12 +74,13 @@ def best_change(changes: dict[str, ChangeResult]) -> str | None:
     return max(winners, key=lambda name: changes[name]["ratio"], default=None)
 
 
-def loop_result(loop: Loop, outcomes: dict[str, list[Outcome]]) -> LoopResult:
-    """The result of a loop from the outcomes of every variant, one per round."""
+def loop_result(loop: Loop, outcomes: dict[str, list[Outcome]], scale: float) -> LoopResult:
+    """The result of a loop of this fraction of its full size, from the outcomes of every variant, one per round."""
     base = outcomes[UNCHANGED]
     changes = {change.name: change_result(change.kind, base, outcomes[change.name]) for change in loop.changes}
     winner = best_change(changes)
     return LoopResult(
+        scale=scale,
         base_s=[round(outcome.seconds, 3) for outcome in base],
         base_loss=base[-1].loss,
         samples=base[-1].samples,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpulab.cli.output import Output
 from gpulab.errors import RunError
 from gpulab.run import Run
 from gpulab.wording import count, plural
+
+if TYPE_CHECKING:
+    from gpulab.lessons.handout import CopyResult
 
 NBVAL_SETTINGS = Path(__file__).resolve().parents[1] / "lessons" / "nbval.cfg"
 COURSE_FOLDER = Path("gpulab-course")
@@ -96,13 +100,23 @@ def run_lessons(options: Namespace) -> Output:
 
     folder = options.folder or COURSE_FOLDER
     copied = copy_course(folder)
-    lines = [f"{count(len(copied.written), 'notebook')} written to {folder}: lessons, solutions and an index"]
+    lines = [f"{_written(copied, folder)} written to {folder}"]
     if copied.existing:
         present = len(copied.existing)
         verbs = plural(present, "exists already and is", "exist already and are")
         lines.append(f"{present} {verbs} unchanged; delete one to get the original again")
     first = folder / "00_start_here.ipynb"
     return Output("\n".join((*lines, f"Begin with lesson 00: jupyter lab {first} (index.ipynb lists all)")))
+
+
+def _written(copied: CopyResult, folder: Path) -> str:
+    """Return what was copied: "21 lessons, 21 solutions and an index"."""
+    if not copied.written:
+        return "no new notebook"
+    beside = [path.name for path in copied.written if path.parent == folder]
+    lessons = count(sum(name[:1].isdigit() for name in beside), "lesson")
+    solutions = count(len(copied.written) - len(beside), "solution")
+    return f"{lessons}, {solutions} and an index" if "index.ipynb" in beside else f"{lessons} and {solutions}"
 
 
 def run_nbval(_: Namespace) -> Output:

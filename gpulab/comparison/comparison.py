@@ -16,7 +16,7 @@ from gpulab.comparison.compared_prediction import ComparedPrediction, same_cause
 from gpulab.comparison.displayed import Displayed
 from gpulab.comparison.interval import MIN_REPEATED_RUNS, Ratio, Statistic, step_time_ratio
 from gpulab.comparison.ledger_changes import PartChange, part_changes
-from gpulab.comparison.reasons import Pair, Reason, circumstances, miss_reasons
+from gpulab.comparison.reasons import Pair, Reason, circumstances, device_reason, miss_reasons
 from gpulab.comparison.sides import Basis, ComparedSide, are_alternating, choose_basis
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain
@@ -148,7 +148,7 @@ def _verdict(pair: Pair, prediction: ComparedPrediction) -> dict[str, Any]:
     )
     enough_steps = min(sum(map(len, side)) for side in (before_ns, after_ns)) >= MIN_COMPARED_STEPS
     repeated = min(len(before_ns), len(after_ns)) >= MIN_REPEATED_RUNS
-    disturbed = _disturbed(step_ratio, pair.other_cores, MAX_UNEVEN_CORES_REPEATED if repeated else MAX_UNEVEN_CORES)
+    disturbed = _disturbed(step_ratio, pair, MAX_UNEVEN_CORES_REPEATED if repeated else MAX_UNEVEN_CORES)
     inside = None if predicted is None else _in_predicted_range(predicted, step_ratio, after_ns, pair.basis.statistic)
     too_slow = (
         predicted is not None and predicted.step_ns / step_ratio.value / predicted.work_ratio > predicted.worst_ns
@@ -184,12 +184,16 @@ def _typical_ns(runs: Sequence[Ints], centre: Statistic) -> Ints:
     return np.array([round(float(centre.compute(steps))) for steps in runs], np.int64)
 
 
-def _disturbed(step_ratio: Ratio, crowds: tuple[float, float], uneven: float) -> str:
+def _disturbed(step_ratio: Ratio, pair: Pair, uneven: float) -> str:
     """Say why other programs may explain the difference (they can only make steps longer); "" if they do not."""
+    crowds = pair.other_cores
     more = crowds[1] - crowds[0]
     if abs(more) < uneven or (more > 0) != (step_ratio.value < 1) or _size(step_ratio) < MIN_DIFFERENCE_FRAC:
         return ""
     cores = f"other programs used {number(crowds[0], 2)} of the cores before and {number(crowds[1], 2)} after"
+    devices = device_reason(pair)
+    if devices is not None:
+        return f"{devices.text}, and {cores}; record both again on one device, and with no other programs running"
     return f"{cores}, which alone changes the step time; record both again on an otherwise idle machine"
 
 

@@ -260,6 +260,14 @@ def test_a_difference_explained_by_other_programs_does_not_count():
     assert "contention" in {reason.kind for reason in result.circumstances}
 
 
+def test_other_programs_do_not_hide_that_the_devices_differ():
+    quiet, noisy = sensed(recorded(0), lambda _: 0.02), sensed(recorded(0, work_ms=90), lambda _: 1.0)
+    elsewhere = dataclasses.replace(noisy, source=dataclasses.replace(noisy.source, device="another GPU"))
+    why = compare(quiet, elsewhere).why
+    assert "different devices" in why
+    assert "other programs" in why
+
+
 def test_a_run_that_is_faster_despite_other_programs_is_faster():
     quiet, noisy = sensed(recorded(0, work_ms=240), lambda _: 0.02), sensed(recorded(0), lambda _: 0.5)
     assert compare(quiet, noisy).above_noise

@@ -212,11 +212,12 @@ def test_the_course_is_copied_with_solutions_and_without_outputs(tmp_path, capsy
 
 def test_an_existing_notebook_is_not_overwritten(tmp_path, capsys):
     main(["lessons", str(tmp_path)])
+    lessons, solutions = (len(list(folder.glob("[0-9]*.ipynb"))) for folder in (tmp_path, tmp_path / "solutions"))
+    assert f"{lessons} lessons, {solutions} solutions and an index" in capsys.readouterr().out
     (tmp_path / "00_start_here.ipynb").write_text("mine", encoding="utf-8")
-    capsys.readouterr()
     assert main(["lessons", str(tmp_path)]) == 0
     assert (tmp_path / "00_start_here.ipynb").read_text(encoding="utf-8") == "mine"
-    assert "0 notebooks written" in capsys.readouterr().out
+    assert "no new notebook" in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, capsys):

@@ -86,7 +86,7 @@ def measured_loop(name: str, folder: Path) -> dict[str, Any]:
     if problem:
         outcomes.unlink(missing_ok=True)
         return {"loop": name, "error": problem}
-    result = loop_result(loop, {key: [value] for key, value in read_outcomes(outcomes).items()})
+    result = loop_result(loop, {key: [value] for key, value in read_outcomes(outcomes).items()}, float(scale_of(loop)))
     judged = judge(name, run, result)
     outcomes.unlink()
     if run.stat().st_size > SAVED_BYTES:
