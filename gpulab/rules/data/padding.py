@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,32 +10,28 @@ from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.host.outside_model import CPU_PARTS
 from gpulab.analysis.steps.forward_backward import backward_passes, forward_backward_spans
 from gpulab.intervals import intersect, subtract
-from gpulab.rules.data.padding_code import cut_padding_code, padding_advice
+from gpulab.rules.data.padding_code import MIXED_FRAC, cut_padding_code, padding_advice
+from gpulab.rules.data.padding_gain import (
+    least_removed,
+    left_of_fixed_length,
+    left_of_padding,
+    left_of_time_steps,
+    padding_gain,
+)
 from gpulab.rules.data.work_in_spans import Work, work_in_spans
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import step_spends
-from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant
 from gpulab.run import Loader, Run
 from gpulab.wording import number, percent
 
 _MIN_PADDING_FRAC = 0.3
 _MIN_WORK_FRAC = 0.3  # of a step in forward and backward passes
 _FIXED_FRAC = 0.3  # of the padding beyond the longest row of its batch: from it on, the batches have a fixed length
-_LEAST_REMOVED = 0.5  # of what the fix can remove: kernels on half the tokens take more than half the time
 _RECURRENT = frozenset(("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"))
 _MIN_RECURRENT_FRAC = 0.3  # of the forward pass: with less, other layers decide how long a packed batch takes
-_ATTENTION_FRAC = 0.25  # of the work, at best: its time grows with the square of the length
-_BASIS = (
-    "forward and backward passes with less padding: at worst half of what the fix can remove, at best none is left and "
-    "a quarter of the work is attention"
-)
-_FLOOR_ASSUMES = "no padding, if all the work is attention, which grows with the square of the length"
-_TIME_STEPS_BASIS = (
-    "fewer time steps: at worst, half of those beyond the mean length remain and other layers take as long; at best, "
-    "none remain and all work shrinks as much"
-)
-_TIME_STEPS_FLOOR = "no more time steps than the mean length of the rows"
+_CLEARLY_LESS = 0.95  # of the step time with the code, at worst: from here on, advice comes before code
+_CUT = "Cut each batch at the end of its longest row: rows of different lengths still share a batch."
 _VARYING_LENGTHS = (
     "torch.compile compiles again for new lengths: compile with dynamic=True, or pad to a multiple of 64 "
     "(pad_to_multiple_of=64 in collators of Transformers)."
@@ -65,11 +61,14 @@ def padding(evidence: Evidence) -> Finding | None:
         return None
     fixed_frac = min(loader.padding_frac, loader.padding_to_longest_frac or 0.0)
     has_fixed_length = fixed_frac >= _FIXED_FRAC * loader.padding_frac
-    left = _left(evidence, loader.padding_frac, fixed_frac if has_fixed_length else None, is_packed)
-    gain = None if left is None else _gain(evidence, work, left)
+    if is_packed:
+        gain = None if has_fixed_length else _gain_of_time_steps(evidence, work, loader.padding_frac)
+    else:
+        gain = _gain(evidence, work, loader.padding_frac, fixed_frac if has_fixed_length else None)
     if gain is None:
         return None
-    return Finding(
+    mixed_frac = loader.padding_frac - fixed_frac
+    finding = Finding(
         ledger_parts=("matmul", "kernels") if evidence.on_gpu else CPU_PARTS if is_packed else ("compute",),
         claim=_claim(loader, is_packed),
         evidence=(
@@ -84,12 +83,27 @@ def padding(evidence: Evidence) -> Finding | None:
             cost_ns=work.cost_ns,
         ),
         fix=cut_padding_code(evidence, loader) if has_fixed_length else "",
-        advice=padding_advice(loader, fixed=has_fixed_length, mixed=loader.padding_frac - fixed_frac),
+        advice=padding_advice(loader, fixed=has_fixed_length, mixed=mixed_frac),
         gain=gain,
         confidence=LIKELY,
         spans=work.spans,
         caveats=(_VARYING_LENGTHS,) if any(model.compiled for model in evidence.run.models) else (),
     )
+    if not has_fixed_length or mixed_frac < MIXED_FRAC:
+        return finding
+    return _with_better_remedy(finding, _gain(evidence, work, loader.padding_frac, None))
+
+
+def _with_better_remedy(cut: Finding, grouped_gain: Gain | None) -> Finding:
+    """Return the finding with the remedy that surely saves more first: code that cuts batches, or similar lengths.
+
+    `cut`: with the code, if there is any, and the gain of ending each batch with its longest row.
+    """
+    assert cut.gain is not None
+    if grouped_gain is None or grouped_gain.worst_ns > _CLEARLY_LESS * cut.gain.worst_ns:
+        return cut
+    with_code = (replace(cut, advice=_CUT, alternative="cut"),) if cut.fix else ()
+    return replace(cut, fix="", gain=grouped_gain, alternatives=with_code)
 
 
 def _claim(loader: Loader, is_packed: bool) -> str:
@@ -125,61 +139,23 @@ def _recurrent_frac(run: Run) -> float:
     return intersect(forward, layers).total_ns / max(1, forward.total_ns)
 
 
-class _Left(NamedTuple):
-    """What is left of forward and backward passes without the padding, 0-1, and what that assumes."""
-
-    worst: float
-    best: float
-    least: float
-    basis: str
-    least_assumes: str
+def _gain(evidence: Evidence, work: Work, padding_frac: float, fixed_frac: float | None) -> Gain | None:
+    """Return the gain without `fixed_frac`, the padding beyond the longest rows; None: without any padding."""
+    removed = least_removed(evidence, by_groups=fixed_frac is None)
+    if fixed_frac is None:
+        return padding_gain(evidence, work, left_of_padding(padding_frac, removed))
+    return padding_gain(evidence, work, left_of_fixed_length(fixed_frac, padding_frac, removed))
 
 
-def _left(evidence: Evidence, padding_frac: float, fixed_frac: float | None, is_packed: bool) -> _Left | None:
-    """Return what is left of the passes without `fixed_frac`, the padding beyond the longest rows, or without any."""
-    if is_packed:
-        return None if fixed_frac is not None else _left_of_time_steps(evidence, padding_frac)
-    return _left_of_padding(padding_frac if fixed_frac is None else fixed_frac, padding_frac)
-
-
-def _left_of_padding(removable_frac: float, padding_frac: float) -> _Left:
-    """`removable_frac`: the part of the padding that the fix removes, of all positions like `padding_frac`."""
-    tokens = 1 - padding_frac
-    best = (1 - _ATTENTION_FRAC) * tokens + _ATTENTION_FRAC * tokens**2
-    return _Left(1 - _LEAST_REMOVED * removable_frac, best, tokens**2, _BASIS, _FLOOR_ASSUMES)
-
-
-def _left_of_time_steps(evidence: Evidence, padding_frac: float) -> _Left | None:
-    """Of packed sequences, the recurrent layers compute fewer time steps; at best, all other work shrinks as much.
+def _gain_of_time_steps(evidence: Evidence, work: Work, padding_frac: float) -> Gain | None:
+    """Return the gain of fewer time steps in recurrent layers.
 
     None on a GPU, where one kernel may compute all time steps, and if other layers take most of the time.
     """
     recurrent_frac = _recurrent_frac(evidence.run)
     if evidence.on_gpu or recurrent_frac < _MIN_RECURRENT_FRAC:
         return None
-    worst = 1 - _LEAST_REMOVED * padding_frac * recurrent_frac
-    return _Left(worst, 1 - padding_frac, 1 - padding_frac, _TIME_STEPS_BASIS, _TIME_STEPS_FLOOR)
-
-
-def _gain(evidence: Evidence, work: Work, left: _Left) -> Gain | None:
-    """Return the gain of less padding; None if even the best case gains almost nothing."""
-    if evidence.on_gpu:
-        remaining = left.worst, left.best, left.least
-        return faster_kernels_gain(evidence, work.cost_ns, remaining, left.basis, left.least_assumes, spans=work.spans)
-    step_ns, passes_ns = evidence.step_ns, evidence.unprofiled_ns(work.length_ns)
-    floor_ns = max(1, round(step_ns - (1 - left.least) * passes_ns))
-    best_ns = max(floor_ns, round(step_ns - (1 - left.best) * passes_ns))
-    worst_ns = round(step_ns - (1 - left.worst) * evidence.unprofiled_ns(work.cost_ns))
-    return gain_if_significant(
-        Gain(
-            step_ns=step_ns,
-            best_ns=best_ns,
-            worst_ns=max(best_ns, worst_ns),
-            floor_ns=floor_ns,
-            basis=left.basis,
-            floor_assumes=left.least_assumes,
-        )
-    )
+    return padding_gain(evidence, work, left_of_time_steps(padding_frac, recurrent_frac))
 
 
 def _lengths_text(loader: Loader, fixed_frac: float, has_fixed_length: bool) -> tuple[str, ...]:

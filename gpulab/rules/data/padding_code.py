@@ -7,7 +7,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.phrases import sentences
 from gpulab.run import Loader, Machine
 
-_MIXED_FRAC = 0.1  # of the positions: so much padding within the longest rows makes grouping worth a sentence
+MIXED_FRAC = 0.1  # of the positions: so much padding within the longest rows makes grouping worth a sentence
 _FIRST_SPAWNING = (3, 14)  # from this version of Python on, workers import the classes that they get, on Linux, too
 _CUT_PADDING = '''class CutPadding:
     """Cuts off the positions at the end of a batch that are padding in all of its rows."""
@@ -64,7 +64,7 @@ def padding_advice(loader: Loader, *, fixed: bool, mixed: float) -> str:
     groups = in_trainer and not loader.iterable and loader.batch_sampler in _SAMPLERS_OF_TRAINER
     by_hand = _GROUPING_OF_STREAM if loader.iterable else _GROUPING  # an iterable dataset takes no sampler
     grouping = _GROUPING_OF_TRAINER if groups else by_hand
-    is_mixed = mixed >= _MIXED_FRAC or not fixed
+    is_mixed = mixed >= MIXED_FRAC or not fixed
     return sentences(
         dynamic if is_fixed else "",
         grouping if is_mixed else "",

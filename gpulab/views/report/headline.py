@@ -16,6 +16,8 @@ from gpulab.views.sheet.sheet import Answer, Expectation, Line
 from gpulab.views.whatif.command import has_magics, whatif_command
 from gpulab.wording import count, duration, ratio, scale, sentence, shell_word
 
+_GOOD_PART = 0.25  # of what the advice surely saves
+
 
 def headline(diagnosis: Diagnosis) -> Answer:
     """Return the verdict; if there is a finding, with its evidence, fix and expected gain."""
@@ -100,12 +102,12 @@ def _notes(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 def alternative_answer(finding: Finding) -> Answer | None:
     """Return a remedy with code, if the first remedy is advice; None without one.
 
-    Code that may save less than the advice, such as workers on busy cores, is left to trials.
+    Code that may save much less than the advice, such as workers on busy cores, is left to trials.
     """
     if finding.fix:
         return None
     for remedy in fixes_to_try(finding):
-        if remedy.fix and remedy.gain is not None and remedy.least_saved_ns >= finding.least_saved_ns > 0:
+        if remedy.fix and remedy.gain is not None and remedy.least_saved_ns >= _GOOD_PART * finding.least_saved_ns > 0:
             return Answer(
                 claim=sentence(remedy.advice or remedy.alternative),
                 leading=False,
