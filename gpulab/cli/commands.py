@@ -113,10 +113,10 @@ def _written(copied: CopyResult, folder: Path) -> str:
     """Return what was copied: "21 lessons, 21 solutions and an index"."""
     if not copied.written:
         return "no new notebook"
-    beside = [path.name for path in copied.written if path.parent == folder]
-    lessons = count(sum(name[:1].isdigit() for name in beside), "lesson")
-    solutions = count(len(copied.written) - len(beside), "solution")
-    return f"{lessons}, {solutions} and an index" if "index.ipynb" in beside else f"{lessons} and {solutions}"
+    names = [path.name for path in copied.written if path.parent == folder]
+    lessons = count(sum(name[:1].isdigit() for name in names), "lesson")
+    solutions = count(len(copied.written) - len(names), "solution")
+    return f"{lessons}, {solutions} and an index" if "index.ipynb" in names else f"{lessons} and {solutions}"
 
 
 def run_nbval(_: Namespace) -> Output:

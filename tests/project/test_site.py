@@ -18,7 +18,7 @@ from gpulab.rules import RULES
 from tools.site import api_pages, cause_pages, option_pages
 from tools.site.cause_pages import RELATED, TOPICS
 from tools.site.change_pages import what_if_pages
-from tools.site.documents import documents, relative_links, resolved, sidebar
+from tools.site.documents import documents, in_both_themes, relative_links, resolved, sidebar
 from tools.site.examples import example_finding
 from tools.site.link_check import problems
 from tools.site.notebook_pages import notebook_pages
@@ -237,3 +237,27 @@ def test_no_page_scrolls_sideways_at_any_width(tmp_path, chromium):
             scrolling.append(width)
     page.close()
     assert not scrolling
+
+
+def cells(line):
+    """The number of cells in a row of a Markdown table; a bar within code or after a backslash separates none."""
+    bare = re.sub(r"`[^`]*`", "code", line.strip().removeprefix("|").removesuffix("|"))
+    return len(re.split(r"(?<!\\)\|", bare))
+
+
+@pytest.mark.parametrize("source", [source for source, _ in documents()])
+def test_every_row_of_a_table_has_as_many_cells_as_its_header(source):
+    """With another number in the line below the header, the table is shown as text."""
+    tables = re.findall(r"(?:^\|.*\n)+", (ROOT / source).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert [len(set(map(cells, table.splitlines()))) for table in tables] == [1] * len(tables)
+
+
+def test_a_picture_is_shown_in_the_theme_of_the_page():
+    text = in_both_themes("![Steps](chart-light-wide.png)")
+    assert "](chart-dark-wide.png){.only-dark}" in text
+    assert "](chart-light-wide.png){.only-light}" in text
+
+
+def test_every_picture_for_light_pages_has_a_dark_twin():
+    for picture in (ROOT / "docs").glob("*-light*.png"):
+        assert picture.with_name(picture.name.replace("-light", "-dark")).is_file()

@@ -41,6 +41,7 @@ def toctrees(paths: Sequence[str]) -> Iterator[str]:
 
 FIRST_PAGE = "index.md"
 COURSE = "course.md"
+_LIGHT = r"-light\b"  # in the name of a picture: report-light.png, chart-light-wide.png
 GENERATED = ("causes", "what_ifs", "api", "reference")  # folders of pages that are no documents
 
 
@@ -61,13 +62,13 @@ def document_pages() -> Iterator[Page]:
 
 
 def in_both_themes(text: str) -> str:
-    """Show a picture whose name ends in -light.png in the light theme only, and its dark twin in the dark theme."""
+    """Show a picture whose name has "-light" in the light theme only, and its dark twin in the dark theme."""
 
     def both(match: re.Match[str]) -> str:
-        dark = match[2].replace("-light.png", "-dark.png")
+        dark = re.sub(_LIGHT, "-dark", match[2])
         return f"![{match[1]}]({match[2]}){{.only-light}}\n![{match[1]}]({dark}){{.only-dark}}"
 
-    return re.sub(r"!\[([^\]]*)\]\((\S+-light\.png)\)", both, text)
+    return re.sub(rf"!\[([^\]]*)\]\((\S+{_LIGHT}\S*\.png)\)", both, text)
 
 
 def sidebar() -> str:

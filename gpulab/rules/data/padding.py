@@ -61,21 +61,15 @@ def padding(evidence: Evidence) -> Finding | None:
         return None
     fixed_frac = min(loader.padding_frac, loader.padding_to_longest_frac or 0.0)
     has_fixed_length = fixed_frac >= _FIXED_FRAC * loader.padding_frac
-    if is_packed:
-        gain = None if has_fixed_length else _gain_of_time_steps(evidence, work, loader.padding_frac)
-    else:
-        gain = _gain(evidence, work, loader.padding_frac, fixed_frac if has_fixed_length else None)
+    removable_frac = fixed_frac if has_fixed_length else None
+    gain = (_gain_of_time_steps if is_packed else _gain)(evidence, work, loader.padding_frac, removable_frac)
     if gain is None:
         return None
     mixed_frac = loader.padding_frac - fixed_frac
     finding = Finding(
         ledger_parts=("matmul", "kernels") if evidence.on_gpu else CPU_PARTS if is_packed else ("compute",),
         claim=_claim(loader, is_packed),
-        evidence=(
-            *_lengths_text(loader, fixed_frac, has_fixed_length),
-            f"{step_spends(evidence, evidence.unprofiled_ns(work.cost_ns))} in forward and backward passes, whose work "
-            f"grows with the number of {'time steps' if is_packed else 'tokens'}.",
-        ),
+        evidence=(*_lengths_text(loader, fixed_frac, has_fixed_length), _work_text(evidence, work, is_packed)),
         numbers=known_numbers(
             frac=loader.padding_frac,
             to_longest_frac=loader.padding_to_longest_frac,
@@ -117,6 +111,12 @@ def _claim(loader: Loader, is_packed: bool) -> str:
     return f"{share} of the tokens in a batch{name} are padding."
 
 
+def _work_text(evidence: Evidence, work: Work, is_packed: bool) -> str:
+    unit = "time steps" if is_packed else "tokens"
+    passes = f"{step_spends(evidence, evidence.unprofiled_ns(work.cost_ns))} in forward and backward passes"
+    return f"{passes}, whose work grows with the number of {unit}."
+
+
 def _passes_work(evidence: Evidence, *, with_dispatch: bool) -> Work | None:
     """Return the work of forward and backward passes; `with_dispatch`: each time step calls its own operators."""
     passes = forward_backward_spans(evidence.run)
@@ -147,13 +147,14 @@ def _gain(evidence: Evidence, work: Work, padding_frac: float, fixed_frac: float
     return padding_gain(evidence, work, left_of_fixed_length(fixed_frac, padding_frac, removed))
 
 
-def _gain_of_time_steps(evidence: Evidence, work: Work, padding_frac: float) -> Gain | None:
+def _gain_of_time_steps(evidence: Evidence, work: Work, padding_frac: float, fixed_frac: float | None) -> Gain | None:
     """Return the gain of fewer time steps in recurrent layers.
 
-    None on a GPU, where one kernel may compute all time steps, and if other layers take most of the time.
+    None on a GPU, where one kernel may compute all time steps, if other layers take most of the time, and for padding
+    beyond the longest rows (`fixed_frac`), which packing leaves out.
     """
     recurrent_frac = _recurrent_frac(evidence.run)
-    if evidence.on_gpu or recurrent_frac < _MIN_RECURRENT_FRAC:
+    if fixed_frac is not None or evidence.on_gpu or recurrent_frac < _MIN_RECURRENT_FRAC:
         return None
     return padding_gain(evidence, work, left_of_time_steps(padding_frac, recurrent_frac))
 
