@@ -20,6 +20,7 @@ from gpulab.capture.protection.guard import error_text, is_from_outside
 from gpulab.capture.protection.temporary_folder import temporary_folder
 from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Run
+from gpulab.sensors.background_thread import blocked_signals
 
 QUIET_NS = 2_000_000
 OPEN_OPERATORS_SINCE = "2.13"  # the PyTorch that reports operators which were open when the profiler stopped
@@ -90,7 +91,7 @@ class TraceWindow:
     def start(self) -> None:
         """Start the profiler; raises CaptureError if it does not start."""
         try:
-            with silence_kineto():
+            with silence_kineto(), blocked_signals():  # the profiler starts threads of its own
                 self._profile.start()
                 _keep_events_unprocessed(self._profile)
         except RuntimeError as error:
@@ -254,12 +255,21 @@ def yield_to_user_profiler(on_user_profiler: Callable[[], None]) -> Iterator[Non
             on_user_profiler()
         return prepare(*args, **kwargs)
 
-    torch_profiler._prepare_profiler = prepared
+    enable = torch_profiler._enable_profiler
+
+    def enabled(*args: Any, **kwargs: Any) -> Any:  # emit_nvtx() and emit_itt() call only this
+        if not _is_our_start(sys._getframe(1)):
+            on_user_profiler()
+        return enable(*args, **kwargs)
+
+    torch_profiler._prepare_profiler, torch_profiler._enable_profiler = prepared, enabled
     try:
         yield
     finally:
         if torch_profiler._prepare_profiler is prepared:  # a patch that the user's code put over ours stays
             torch_profiler._prepare_profiler = prepare
+        if torch_profiler._enable_profiler is enabled:
+            torch_profiler._enable_profiler = enable
 
 
 def _is_our_start(frame: Any) -> bool:

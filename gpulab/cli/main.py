@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpulab.cli.options import parse_options
-from gpulab.cli.program import program_of
+from gpulab.cli.program import ProgramNotFoundError, program_of
 from gpulab.errors import GpulabError
 
 if TYPE_CHECKING:
@@ -23,18 +23,25 @@ def main(arguments: Sequence[str]) -> int:
     `gpulab run` raises what ends the program, so that Python ends this process as it would end the program's.
     """
     options = parse_options(arguments)
-    try:
-        if options.command == "run":
+    if options.command == "run":
+        try:
             _run(options)
-            return 0
+        except ProgramNotFoundError as problem:  # any other GpulabError is the program's own
+            return _usage_error(problem)
+        return 0
+    try:
         output = _command(options)(options)
     except GpulabError as problem:
-        from gpulab.views.terminal import in_shell_terms
-
-        sys.stderr.write(f"gpulab: {in_shell_terms(str(problem))}\n")
-        return USAGE_ERROR
+        return _usage_error(problem)
     sys.stdout.write(f"{output.text}\n")
     return output.status
+
+
+def _usage_error(problem: GpulabError) -> int:
+    from gpulab.views.terminal import in_shell_terms
+
+    sys.stderr.write(f"gpulab: {in_shell_terms(str(problem))}\n")
+    return USAGE_ERROR
 
 
 def console() -> None:

@@ -19,6 +19,10 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 _HOOKS = str(Path(_PACKAGE, "capture"))
 
 
+class ProgramNotFoundError(GpulabError):
+    """There is no such script or module."""
+
+
 @dataclass(frozen=True)
 class Program:
     """What `python` is to run: a script, or a module with `-m`."""
@@ -33,7 +37,7 @@ class Program:
         return self.name.rpartition(".")[2] if self.is_module else Path(self.name).stem
 
     def run(self) -> None:
-        """Run it as `__main__`. Raises what it raises; GpulabError if there is no such program."""
+        """Run it as `__main__`. Raises what it raises; ProgramNotFoundError if there is no such program."""
         if self.is_module:
             self._run_module()
         else:
@@ -45,7 +49,7 @@ class Program:
             with io.open_code(str(path)) as file:
                 source = file.read()
         except OSError as problem:
-            raise GpulabError(
+            raise ProgramNotFoundError(
                 f"The script {self.name!r} cannot be read.",
                 why=problem.strerror or type(problem).__name__,
                 fix="give the path of a Python script, or a module: gpulab run -m MODULE",
@@ -78,7 +82,7 @@ def program_of(script: Sequence[str], module: Sequence[str] | None) -> Program:
     if module:
         return Program(module[0], tuple(module[1:]), is_module=True)
     if not script:
-        raise GpulabError(
+        raise ProgramNotFoundError(
             "There is no program to run.",
             why="neither a script nor -m MODULE was given",
             fix="gpulab run train.py, or gpulab run -m package.train",
@@ -132,7 +136,7 @@ def _find_module(name: str) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
     return spec, code
 
 
-def _no_module(name: str, why: str) -> GpulabError:
-    return GpulabError(
+def _no_module(name: str, why: str) -> ProgramNotFoundError:
+    return ProgramNotFoundError(
         f"The module {name!r} cannot be run.", why=why, fix="check the name; python -m must be able to run it"
     )

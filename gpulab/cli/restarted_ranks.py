@@ -63,6 +63,8 @@ class RestartedRanks:
         if len(args) != 1 or kwargs.get("shell") or kwargs.get("executable") or os.getpid() != self._pid:
             return args, kwargs
         environ = os.environ if kwargs.get("env") is None else kwargs["env"]
+        if type(environ) not in (dict, type(os.environ)) or not all(type(name) is str for name in environ):
+            return args, kwargs  # os.environb, for example
         job = _restarted_rank(environ)
         command = self._command(args[0], kwargs.get("cwd")) if job is not None else None
         if job is None or command is None:

@@ -13,15 +13,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from gpulab.capture.active_session import give_way_with
 from gpulab.capture.job_rank import JobRank, launched_rank, rank_name, rank_of_name
-from gpulab.cli.program import Program, without_our_frames
+from gpulab.cli.program import Program, ProgramNotFoundError, without_our_frames
 from gpulab.cli.restarted_ranks import RestartedRanks
 from gpulab.cli.result_folder import RUN_SUFFIX, ResultFolder, default_folder, wait_for_ranks
 from gpulab.cli.torch_import import call_after_torch_import
-from gpulab.errors import GpulabError, problem_text
+from gpulab.errors import problem_text
 from gpulab.wording import duration
 
 if TYPE_CHECKING:
@@ -52,13 +53,26 @@ def run_command(options: RunOptions) -> None:
     out = options.out.absolute() if options.out is not None else default_folder(options.program.title, job)
     recording = ProgramRecording(options, ResultFolder(out, job))
     call_after_torch_import(recording.start)
+    end: BaseException | None = None
     try:
-        options.program.run()
-    except BaseException as error:
-        _show_error(error)
-        recording.finish(error)
+        failure = _end_of(options.program)
+        end = _show_end(failure) if failure is not None else None
+        recording.finish(failure)
+    finally:
+        recording.abandon()  # if the line above failed: a profiler that is on when Python exits crashes it
+    if end is not None:
+        raise end
+
+
+def _end_of(program: Program) -> BaseException | None:
+    """Run the program; return what it raises, as Python calls sys.excepthook while no exception is handled."""
+    try:
+        program.run()
+    except ProgramNotFoundError:
         raise
-    recording.finish(None)
+    except BaseException as error:
+        return error
+    return None
 
 
 class ProgramRecording:
@@ -121,9 +135,16 @@ class ProgramRecording:
             self._show(f"gpulab: nothing was recorded, because the program did not import PyTorch{_about_children()}")
         if self._session is None:
             return
-        with contextlib.suppress(OSError, ValueError):  # closed by the program
+        with contextlib.suppress(Exception):  # closed by the program, or of its own making; Python tries again
             sys.stdout.flush()
         self._guarded(lambda: self._finish(error), "The program itself ran as usual.")
+
+    def abandon(self) -> None:
+        """Stop recording without a result; does nothing after `finish`."""
+        session, self._session = self._session, None
+        if session is not None and os.getpid() == self._pid:
+            self._ranks.remove()
+            session.abandon()
 
     def _finish(self, error: BaseException | None) -> None:
         session, self._session = self._session, None
@@ -242,18 +263,44 @@ def _is_success(error: BaseException) -> bool:
     return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
-def _show_error(error: BaseException) -> None:
-    """Show what ended the program as `python` does, without frames of gpulab, and keep Python from showing it again."""
-    if isinstance(error, (SystemExit, GpulabError)):
-        return
+def _show_end(error: BaseException) -> BaseException:
+    """Show what ended the program as `python` does, without frames of gpulab, and keep Python from showing it again.
+
+    Return what ends this process: the same, or the SystemExit of the program's own sys.excepthook.
+    """
+    if isinstance(error, SystemExit):
+        return error
     link: BaseException | None = error
     chain: list[BaseException] = []
     while link is not None and not any(link is earlier for earlier in chain):
         chain.append(link)
-        link.__traceback__ = without_our_frames(link.__traceback__)
+        # Not by assignment, which the class of the exception may refuse, as a frozen dataclass does.
+        BaseException.with_traceback(link, without_our_frames(link.__traceback__))
         link = link.__cause__ or link.__context__
-    sys.excepthook(type(error), error, error.__traceback__)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    try:
+        sys.excepthook(*_parts(error))
+    except SystemExit as end:
+        return end
+    except BaseException as problem:
+        _show_failed_hook(problem, error)
     sys.excepthook = _show_nothing
+    return error
+
+
+def _show_failed_hook(problem: BaseException, error: BaseException) -> None:
+    """Show both as Python does if sys.excepthook itself fails."""
+    problem = BaseException.with_traceback(problem, without_our_frames(problem.__traceback__))
+    for title, failure in (("Error in sys.excepthook", problem), ("\nOriginal exception was", error)):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # no stderr, or a closed one
+            sys.stderr.write(f"{title}:\n")
+            sys.__excepthook__(*_parts(failure))
+
+
+def _parts(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    return type(error), error, error.__traceback__
 
 
 def _show_nothing(*_: object) -> None:

@@ -166,10 +166,17 @@ def _compiles(code: str | None) -> bool:
     """Whether the cell compiles. A cell with a SyntaxError is not profiled."""
     if code is None:
         return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the user's own compilation will warn
-        try:
-            ast.parse(code)
-        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
-            return False
+    # Not with catch_warnings(), which forgets the warnings that were shown: they would be shown again.
+    function: Any = warnings.showwarning
+    warnings.showwarning = _show_no_warning
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+        return False
+    finally:
+        warnings.showwarning = function
     return True
+
+
+def _show_no_warning(*_: Any, **__: Any) -> None:
+    """Show nothing: IPython compiles the cell again, and warns then."""

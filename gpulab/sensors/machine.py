@@ -46,7 +46,7 @@ def describe_machine(environ: Mapping[str, str] | None = None, root: Path = Path
         driver=nvml.driver,
         torch=torch.version if torch else None,
         python=platform.python_version(),
-        platform=platform.platform(),
+        platform=_platform(),
         cpu=cpu_name(root),
         cores=cores,
         cores_allowed=allowed,
@@ -56,6 +56,13 @@ def describe_machine(environ: Mapping[str, str] | None = None, root: Path = Path
         cuda_visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
         gaps=gaps,
     )
+
+
+def _platform() -> str:
+    """Return system, release and machine. platform.platform() starts a process, `uname -p`, in the user's program."""
+    library = "".join(platform.libc_ver())
+    parts = (platform.system(), platform.release(), platform.machine(), library and f"with-{library}")
+    return "-".join(filter(None, parts))
 
 
 def _torch_gaps(torch: TorchBuild | None, gpus: Sequence[Gpu]) -> list[Gap]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpulab.run import Gap
+from gpulab.sensors.background_thread import BackgroundThread
 from gpulab.wording import duration
 
 _MOST_FAILURES = 3  # in a row; then a reader is not called again
@@ -75,7 +76,7 @@ class Sampler:
         self._ending = threading.Event()
         self._wait = wait or self._ending.wait
         self._schedule = SamplingTimes(steady_ns(), period_ns)
-        self._thread: threading.Thread | None = None
+        self._thread: BackgroundThread | None = None
         self._failures: dict[str, tuple[int, Gap]] = {}
         self._in_a_row: dict[str, int] = {}
         self._hung = False
@@ -106,7 +107,7 @@ class Sampler:
         self._ending.clear()
         self._schedule = SamplingTimes(self._steady_ns(), self._period_ns)
         run = contextvars.copy_context().run
-        thread = threading.Thread(target=run, args=(self._loop,), name="gpulab-sampler", daemon=True)
+        thread = BackgroundThread(target=run, args=(self._loop,), name="gpulab-sampler")
         thread.start()  # fails where no thread can start
         self._thread = thread
 
@@ -116,7 +117,7 @@ class Sampler:
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return
-        thread.join(_JOIN_S)
+        thread.wait(_JOIN_S)
         self._hung = thread.is_alive()
         self._thread = None
 

@@ -35,7 +35,7 @@ def test_the_heap_is_not_read_once_no_window_follows(heap):
     watch.profiler_started(1000)
     assert watch.step_started() == 0
     watch.profiler_stopped(for_good=True)
-    watch._thread.join(10)
+    watch._thread.wait(10)
     assert not watch._thread.is_alive()
     readings = heap.readings
     assert watch.step_started() is None

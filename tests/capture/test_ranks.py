@@ -1,17 +1,15 @@
-"""Ranks of a job: what a launcher or torch.distributed says, runs of started ranks, groups of gloo that stay alive."""
+"""Ranks of a job: what a launcher or torch.distributed says, runs of started ranks, destroyed groups of gloo."""
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpulab.capture.job_rank import JobRank, launched_rank, rank_facts, rank_name, rank_of_name
 from gpulab.capture.run_registry import Runs
+from tests.support.python_program import run_python
 from tests.support.runs.made_runs import run_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,13 +60,6 @@ def test_the_runs_of_ranks_belong_to_the_run_that_started_them():
     assert runs.last.name == "job"
     runs.add(run_of([], name="job"))  # recorded again, without ranks
     assert [run.name for run in runs.with_ranks("job")] == ["job"]
-
-
-def run_python(folder, source):
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "GPULAB_SPOOL": "off"}
-    (folder / "program.py").write_text(source)
-    command = [sys.executable, "program.py"]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=170)
 
 
 RANKS_IN_A_BLOCK = """
@@ -171,25 +162,28 @@ def test_a_pipeline_ends_as_usual_although_its_steps_have_too_many_events(tmp_pa
     assert (result.returncode, result.stdout.split()) == (0, ["True", "True"]), result.stderr
 
 
-GROUP_OF_GLOO = """
-import sys, torch, torch.distributed as dist
-from gpulab.capture.hooks.gloo_threads import GlooThreads
+GROUPS_ONE_AFTER_ANOTHER = """
+import os, socket, torch, torch.distributed as dist
+import gpulab
 
-hook = GlooThreads()
-counts = []
-for name in ("plain", "kept"):
-    dist.init_process_group("gloo", init_method=f"file://{__file__}.{name}", rank=0, world_size=1)
-    if name == "kept":
-        hook.install()
-    group = dist.distributed_c10d._get_default_group()
-    dist.destroy_process_group()
-    counts.append(sys.getrefcount(group))
-    hook.remove()
-print(counts[1] - counts[0], dist.is_initialized())
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1")
+states = []
+with gpulab.profile("groups", level="sensors"):
+    for _ in range(2):
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(2))
+        dist.destroy_process_group()
+        with socket.socket() as next_one:
+            next_one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            next_one.bind(("127.0.0.1", port))
+        states.append("free")
+print(*states)
 """
 
 
-@pytest.mark.night
-def test_a_group_of_gloo_keeps_one_owner_after_it_is_destroyed(tmp_path):
-    result = run_python(tmp_path, GROUP_OF_GLOO)
-    assert result.stdout == "1 False\n", result.stderr
+def test_the_port_of_a_group_of_gloo_is_free_once_it_is_destroyed(tmp_path):
+    result = run_python(tmp_path, GROUPS_ONE_AFTER_ANOTHER)
+    assert result.stdout.split() == ["free", "free"], result.stderr

@@ -7,6 +7,7 @@ from collections import namedtuple
 import psutil
 import pytest
 
+from gpulab.sensors.host import storage
 from gpulab.sensors.host.storage import dataset_file_system, file_system_type
 
 Part = namedtuple("Part", "mountpoint fstype")
@@ -19,6 +20,7 @@ def mounts(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     mounts = [Part("/", "ext4"), Part(str(tmp_path / "far"), "nfs4"), Part(str(tmp_path / "far/near"), "xfs")]
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
+    monkeypatch.setattr(storage, "_mounts", storage._mounts.__wrapped__)  # without its memory of other mounts
     return tmp_path
 
 

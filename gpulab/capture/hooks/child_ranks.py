@@ -32,6 +32,7 @@ class ChildRanks:
         self._session_class = session_class
         self._name, self._level, self._steps = name, level, steps
         self._original: Callable[..., Any] | None = None
+        self._is_installed = False  # the program may keep our function longer
         self._folder: Path | None = None
         self._exit = contextlib.ExitStack()
         self._pid = os.getpid()
@@ -42,13 +43,14 @@ class ChildRanks:
         import torch.multiprocessing
 
         self._original = getattr(torch.multiprocessing, _FUNCTION)
+        self._is_installed = True
         self._replace(self._original, self._start_processes)
 
     def remove(self) -> None:
         """Restore start_processes; does nothing if it is not replaced."""
         if self._original is not None:
             self._replace(self._start_processes, self._original)
-            self._original = None
+            self._is_installed = False
 
     def collect(self) -> tuple[Run, ...]:
         """Return the runs of the children that recorded steps, by rank, also of killed ones; delete their files."""
@@ -69,7 +71,7 @@ class ChildRanks:
 
     def _start_processes(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         assert self._original is not None
-        if os.getpid() != self._pid:  # a child starts processes of its own
+        if not self._is_installed or os.getpid() != self._pid:  # a child starts processes of its own
             return self._original(fn, *args, **kwargs)
         if self._folder is None:
             self._folder = self._exit.enter_context(temporary_folder())

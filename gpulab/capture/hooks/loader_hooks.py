@@ -140,9 +140,8 @@ class StepMarks:
     @property
     def gaps(self) -> list[Gap]:
         """What could not be recorded."""
-        missing = self.buffer.missing
         gaps = [*self._guard.gaps, *self.phases.gaps]
-        if not missing:
+        if not (missing := self.buffer.missing):
             return gaps
         return [
             *gaps,
@@ -176,7 +175,8 @@ class StepMarks:
         iterators.__next__ = marked_next
         self._calls.install()
         self.fetches.install()
-        self._undo = [restore, self._calls.remove, self.fetches.remove, self.modules.remove, self.gradients.remove]
+        removals = self._calls.remove, self.fetches.remove, self.modules.remove, self.gradients.remove
+        self._undo = [restore, *removals, self.frozen.release]
 
     def remove(self) -> None:
         """Restore torch; a patch that the user's code put over ours stays."""

@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from gpulab.capture.protection.guard import class_module, class_name, is_from_outside
+from gpulab.capture.seeds import preserve_random_state
 from gpulab.run import Loader
 
 _OTHER_DEFAULTS = {
@@ -96,9 +97,15 @@ def _attribute(instance: Any, name: str) -> Any:
 
 
 def _length(sampler: Any) -> int | None:
-    """The number of batches; None if the sampler does not tell."""
+    """The number of batches; None if the sampler does not tell.
+
+    A sampler of the user's may draw random numbers to count its batches: they are drawn again after that.
+    """
     try:
-        return len(sampler)
+        if class_module(type(sampler)).startswith("torch."):
+            return len(sampler)
+        with preserve_random_state():
+            return len(sampler)
     except BaseException as error:  # code of the user's, which the loop itself may never call
         if isinstance(error, KeyboardInterrupt) or is_from_outside(error):
             raise

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulab.capture.hooks.user_variables import visible_values
 from gpulab.capture.protection.guard import Guard
-from gpulab.capture.protection.uncompiled import call_uncompiled
+from gpulab.capture.protection.uncompiled import call_uncompiled, leave_uncompiled
 
 STEP_MARKS, BACKWARD_STEPS, CLOSURES = "step marks", "steps by backward passes", "closures of optimizers"
 _CALLS_BEFORE = 4  # an optimizer has stepped by then, unless it accumulates gradients,
@@ -55,7 +55,6 @@ class TrainingCalls:
         original = module.backward
         installed = threading.Event()  # a flag that a patch of the user's, made on top of ours, may outlive
 
-        @functools.wraps(original, updated=())
         def marked_backward(*arguments: Any, **options: Any) -> Any:
             __tracebackhide__ = True  # an error in the user's code should show only the user's lines
             result = original(*arguments, **options)
@@ -74,7 +73,8 @@ class TrainingCalls:
         self._undo.append(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
         self._undo.append(register_optimizer_step_post_hook(self._optimizer_stepped).remove)
         installed.set()
-        module.backward = marked_backward
+        leave_uncompiled(marked_backward.__code__)  # a compiled step calls it from outside of its graphs
+        module.backward = functools.update_wrapper(marked_backward, original, updated=())
 
     def remove(self) -> None:
         """Restore torch; a patch that the user's code put over ours stays."""
@@ -99,7 +99,7 @@ class TrainingCalls:
             self._has_stepped = True
             call_uncompiled(self._guard.call, STEP_MARKS, self._on_update, None, optimizer)
 
-    def _optimizer_steps(self, _optimizer: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _optimizer_steps(self, optimizer: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Replace the closure by one that notes its end; None if there is none.
 
         Code that torch.compile compiles runs without hooks.
@@ -108,9 +108,11 @@ class TrainingCalls:
 
         if torch.compiler.is_compiling():
             return None
-        if len(arguments) > 1 and type(arguments[1]) in _KINDS:
+        is_of_torch = str(type(optimizer).__module__).startswith("torch.optim.")
+        kinds = _KINDS if is_of_torch else (FunctionType,)  # others may read more of it than that it can be called
+        if len(arguments) > 1 and type(arguments[1]) in kinds:
             return (arguments[0], self._noted(arguments[1]), *arguments[2:]), options
-        if type(options.get("closure")) in _KINDS:
+        if type(options.get("closure")) in kinds:
             return arguments, {**options, "closure": self._noted(options["closure"])}
         return None
 
@@ -123,6 +125,8 @@ class TrainingCalls:
                 self._guard.call(CLOSURES, self._on_closure, None)
             return result
 
+        if type(closure) is FunctionType:
+            noted_closure.__dict__ = closure.__dict__  # what an optimizer notes at the one is noted at the other
         return noted_closure
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.models.called_code import CodePart
 from gpulab.capture.hooks.models.image_layers import image_layers
+from gpulab.capture.hooks.models.module_tree import parameters_in, submodules_in
 from gpulab.run import Model, Optimizer
 from gpulab.sensors.host.frames import user_frames
 
@@ -116,7 +117,8 @@ def trained_module(innermost: FrameType | None, optimizer: Any) -> Variable | No
     best: tuple[int, Variable | None] = (0, None)
     for variable in _variables(innermost):
         if issubclass(type(variable.value), nn.Module):
-            trained_count = sum([id(parameter) in trained for parameter in nn.Module.parameters(variable.value)])
+            parameters = parameters_in(submodules_in(variable.value))
+            trained_count = sum([id(parameter) in trained for parameter in parameters])
             best = max(best, (trained_count, variable), key=lambda candidate: candidate[0])
     return best[1]
 
@@ -154,9 +156,7 @@ def describe_model(innermost: FrameType | None, optimizer: Any, variable: Variab
 
 def _untrained(module: Any, trained: set[int]) -> int:
     """The number of parameters that require gradients and are not trained."""
-    from torch import nn
-
-    parameters = nn.Module.parameters(module)
+    parameters = parameters_in(submodules_in(module))
     return sum([parameter.requires_grad and id(parameter) not in trained for parameter in parameters])
 
 
@@ -170,9 +170,10 @@ def _depthwise_frac(module: Any) -> float:
     from torch import nn
 
     kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    layers = [each for each in nn.Module.modules(module) if issubclass(type(each), kinds)]
+    layers = [each for each in submodules_in(module) if issubclass(type(each), kinds)]
     groups = [(each.__dict__.get("groups", 1), each.__dict__.get("in_channels")) for each in layers]
-    return sum([isinstance(count, int) and 1 < count == channels for count, channels in groups]) / max(1, len(layers))
+    depthwise = [count for count, channels in groups if type(count) is int and 1 < count == channels]
+    return len(depthwise) / max(1, len(layers))
 
 
 def _has_forward(module: Any) -> bool:
@@ -189,7 +190,7 @@ def _dense_tables(module: Any, trained: set[int]) -> list[Any]:
 
     if module is None:
         return []
-    layers = list(nn.Module.modules(module))
+    layers = submodules_in(module)
     is_table = [issubclass(type(layer), (nn.Embedding, nn.EmbeddingBag)) for layer in layers]
     others = {
         id(weight)

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from functools import cache
 
+from gpulab.sensors.background_thread import BackgroundThread
+
 BYTES_PER_EVENT = 230
 _FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 PLAIN_CHECK_S = 0.02
@@ -83,7 +85,7 @@ class EventWatch:
         self._reading = 0  # the latest number of bytes in the heap
         self._read_s = self._cost_s = 0.0  # when that was read, and how long it took
         self._ended, self._wake = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="gpulab-event-watch", daemon=True)
+        self._thread = BackgroundThread(target=self._watch, name="gpulab-event-watch")
 
     def start(self) -> None:
         """Start to watch; does nothing where events cannot be counted, or no thread can start."""
@@ -95,7 +97,7 @@ class EventWatch:
         """Stop watching; the thread has ended when this returns."""
         self._end()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.wait()
 
     def _end(self) -> None:
         self._ended.set()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from types import CodeType
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -24,6 +25,18 @@ def call_uncompiled(function: Callable[P, T], *arguments: P.args, **options: P.k
         return function(*arguments, **options)
     finally:
         set_eval_frame(callback)
+
+
+def leave_uncompiled(code: CodeType) -> None:
+    """Keep the frames of this code from being compiled; those that it calls are compiled as without it."""
+    import torch
+
+    eval_frame: Any = torch._C._dynamo.eval_frame
+    if hasattr(eval_frame, "set_code_exec_strategy"):
+        action = eval_frame._FrameAction
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    elif hasattr(eval_frame, "skip_code"):  # before PyTorch 2.7
+        eval_frame.skip_code(code)
 
 
 def has_compiled() -> bool:

@@ -65,6 +65,7 @@ class Spool:
         self._paths: list[Path] = []
         self._window_paths: list[Path] = []
         self._file = -1
+        self._identity: tuple[int, int] | None = None  # of the open file
         self._size = 0
         self._pid = 0  # forked processes have this object, too
         self._active = False
@@ -172,7 +173,8 @@ class Spool:
         path = self._folder / segment_name(self._stem, segment)
         file = _above_streams(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600))
         self._close()
-        self._file, self._size, self._last_state = file, 0, None
+        self._file, self._identity = file, self._identity_of(file)
+        self._size, self._last_state = 0, None
         self._paths.append(path)
         self._write_bytes(MAGIC + frame_record(RecordKind.HEADER, encode_value(self._header)))
         while len(self._paths) > 2:
@@ -180,6 +182,9 @@ class Spool:
 
     def _write_bytes(self, text: bytes) -> None:
         # Not buffered: a forked process would write the buffer again.
+        if self._identity_of(self._file) != self._identity:
+            self._file = -1  # not to be closed: it belongs to the program now
+            raise OSError("the program has closed its file")
         view = memoryview(text)
         while view:
             view = view[os.write(self._file, view) :]
@@ -201,9 +206,18 @@ class Spool:
         _remove_files(self._paths)
         self._paths = []
 
+    @staticmethod
+    def _identity_of(file: int) -> tuple[int, int] | None:
+        """The device and the number of a file: a program that closes all files may use its descriptor for another."""
+        try:
+            status = os.fstat(file)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
     def _close(self) -> None:
         file, self._file = self._file, -1
-        if file >= 0:
+        if file >= 0 and self._identity_of(file) == self._identity:
             with contextlib.suppress(OSError):
                 os.close(file)
 

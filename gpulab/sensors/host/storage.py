@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -30,9 +31,15 @@ def dataset_file_system(dataset: object) -> str | None:
 def file_system_type(path: Path) -> str | None:
     """The type of the file system that holds a file or folder."""
     real = PurePath(os.path.realpath(path))
-    mounts = [(PurePath(mount.mountpoint), mount.fstype) for mount in psutil.disk_partitions(all=True) if mount.fstype]
-    matches = [(len(mount.parts), at, kind) for at, (mount, kind) in enumerate(mounts) if real.is_relative_to(mount)]
+    matches = [(len(mount.parts), at, kind) for at, (mount, kind) in enumerate(_mounts()) if real.is_relative_to(mount)]
     return max(matches)[2] if matches else None  # of two mounts on one folder, the later one is visible
+
+
+@functools.cache
+def _mounts() -> tuple[tuple[PurePath, str], ...]:
+    """The mounted file systems and their types. Reading them takes a millisecond; a program may make many loaders."""
+    mounts = psutil.disk_partitions(all=True)
+    return tuple((PurePath(mount.mountpoint), mount.fstype) for mount in mounts if mount.fstype)
 
 
 def _exists(path: Path) -> bool:
@@ -47,15 +54,15 @@ def _paths(dataset: object, depth: int) -> Iterator[Path]:
         values: Any = object.__getattribute__(dataset, "__dict__")
     except AttributeError:  # no attributes, or in slots
         return
-    yield from (Path(values[name]) for name in _PATH_ATTRIBUTES if isinstance(values.get(name), str | PurePath))
+    yield from (Path(values[name]) for name in _PATH_ATTRIBUTES if issubclass(type(values.get(name)), (str, PurePath)))
     for name in _LIST_ATTRIBUTES:
         first = _first(_first(values.get(name)))  # torchvision stores (file, class)
-        if isinstance(first, str | PurePath):
+        if issubclass(type(first), (str, PurePath)):
             yield Path(first)
     if depth:
         for name in _DATASET_ATTRIBUTES:
             inner = _first(values.get(name))
-            if inner is not None and not isinstance(inner, str | bytes | int | float):
+            if inner is not None and not issubclass(type(inner), (str, bytes, int, float)):
                 yield from _paths(inner, depth - 1)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -20,6 +20,7 @@ from gpulab.capture.hooks.models.module_tree import (
     is_transformers_linear,
     parameters_in,
     submodules_in,
+    swaps_tensors,
 )
 from gpulab.capture.hooks.models.tensor_memory import dense_memory, read_bytes, version_of
 from gpulab.capture.hooks.user_variables import NamedValues, optimizer_parameters, visible_values
@@ -63,7 +64,7 @@ class FrozenModels:
         """Look for modules at the first optimizer; modules that it trains, or a later one, are not frozen."""
         trained = {id(parameter) for parameter in optimizer_parameters(optimizer)}
         if self._watched is None:
-            self._watched = _modules_to_watch(visible_values(innermost), trained)
+            self._watched = [] if swaps_tensors() else _modules_to_watch(visible_values(innermost), trained)
         self._watched = [watched for watched in self._watched if not watched.parameter_ids & trained]
 
     def is_due(self) -> bool:
@@ -73,11 +74,18 @@ class FrozenModels:
 
     def compare(self) -> None:
         """Drop the modules whose weights have changed, or that no longer exist."""
+        import torch
+
         self._next = 2 * self._updates
         self._compared_at = self._updates
-        self._watched = [
-            watched for watched in self._watched or [] if _fingerprints(watched.compared) == watched.before
-        ]
+        with torch._C.DisableTorchFunction():  # a mode of the user's would count our reads
+            self._watched = [
+                watched for watched in self._watched or [] if _fingerprints(watched.compared) == watched.before
+            ]
+
+    def release(self) -> None:
+        """Keep what is known, but no reference to a parameter."""
+        self._watched = [replace(watched, compared=()) for watched in self._watched or []]
 
 
 def _modules_to_watch(variables: NamedValues, trained: set[int]) -> list[_Watched]:

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.batch_contents import is_tensor
+from gpulab.capture.hooks.models.module_tree import swaps_tensors
 from gpulab.capture.hooks.models.tensor_memory import version_of
 from gpulab.capture.hooks.user_variables import find_variable_name, optimizer_parameters, trained_module
 from gpulab.capture.protection.guard import Guard
@@ -48,9 +49,21 @@ class _Watched:
     """An optimizer and what was seen of the gradients of its parameters."""
 
     optimizer: weakref.ref[Any]
-    parameters: list[weakref.ref[Any]]
-    gradients: list[Gradient | None]
+    parameters: list[weakref.ref[Any]] = field(default_factory=list)
+    gradients: list[Gradient | None] = field(default_factory=list)
     added: dict[int, list[Gradient | None]] = field(default_factory=dict)  # by the optimizer that stepped
+    has_begun: bool = False
+
+    def begin(self) -> None:
+        """Choose the parameters whose gradients are compared; does nothing the second time."""
+        if self.has_begun:
+            return
+        self.has_begun = True
+        trained = _trained(self.optimizer())
+        last = len(trained) - 1
+        positions = sorted({round(last * part / (_COMPARED - 1)) for part in range(_COMPARED)}) if trained else []
+        self.parameters = [weakref.ref(trained[position]) for position in positions]
+        self.gradients = [None] * len(positions)
 
 
 @dataclass
@@ -107,15 +120,17 @@ class GradientWatch:
         """Compare gradients after a step of the optimizer with this number."""
         import torch
 
-        if len(self._optimizers) > _MOST_OPTIMIZERS:
-            self.remove()
+        if len(self._optimizers) > _MOST_OPTIMIZERS or swaps_tensors():
+            self._remove_hooks()
             return
         with torch._C.DisableTorchFunction():
             stepped = self._optimizers.get(number)
             if stepped is None:
-                self._optimizers[number] = stepped = _watched(optimizer)
+                stepped = self._optimizers.setdefault(number, _Watched(weakref.ref(optimizer)))
             if len(self._optimizers) == 1:
-                return
+                return  # without a reference to any parameter: the program may swap its tensors
+            for watched in self._optimizers.values():
+                watched.begin()
             if self._cycle is not None:
                 self._continue_cycle(self._cycle, number, innermost)
             self._compare(number, stepped)
@@ -127,7 +142,11 @@ class GradientWatch:
                 self._begin_cycle(number)
 
     def remove(self) -> None:
-        """Remove all hooks."""
+        """Remove all hooks and references."""
+        self._remove_hooks()
+        self._optimizers.clear()
+
+    def _remove_hooks(self) -> None:
         if self._cycle is not None:
             for handle in self._cycle.handles:
                 handle.remove()
@@ -186,14 +205,14 @@ class GradientWatch:
             cycle.arrivals += cycle.latest
         cycle.latest.clear()
         if is_too_long:  # the other optimizer may never step again
-            self.remove()
+            self._remove_hooks()
             self._pairs[cycle.stepping, cycle.other].is_ruled_out = True
         elif number == cycle.other:
             self._end_cycle(cycle, innermost)
 
     def _end_cycle(self, cycle: _Cycle, innermost: FrameType | None) -> None:
         duration_ns = time.perf_counter_ns() - cycle.start_ns
-        self.remove()
+        self._remove_hooks()
         pair = self._pairs[cycle.stepping, cycle.other]
         tails = _tails(cycle.arrivals)
         pair.fractions.append(sum([duration for duration, _ in tails]) / max(1, duration_ns))
@@ -220,14 +239,6 @@ def _tails(arrivals: list[_Arrival]) -> list[tuple[int, str | None]]:
         if useful and others and min(others) > max(useful):
             tails.append((max(others) - max(useful), of_pass[0].location))
     return tails
-
-
-def _watched(optimizer: Any) -> _Watched:
-    trained = _trained(optimizer)
-    last = len(trained) - 1
-    positions = sorted({round(last * part / (_COMPARED - 1)) for part in range(_COMPARED)}) if trained else []
-    references = [weakref.ref(trained[position]) for position in positions]
-    return _Watched(weakref.ref(optimizer), references, [None] * len(references))
 
 
 def _trained(optimizer: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.models.called_code import CodePart, may_call, parts_of_class
+from gpulab.capture.hooks.models.module_tree import submodules_in
 
 _NEED_STRIDES = ("view", "view_as")  # methods of tensors that refuse some memory formats
 
@@ -27,7 +28,7 @@ def image_layers(module: Any, loop: Sequence[CodePart] = ()) -> ImageLayers | No
     """
     from torch import nn
 
-    modules = list(nn.Module.modules(module))
+    modules = submodules_in(module)
     kinds = [type(each) for each in modules]
     others = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose3d)
     weights = [

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpulab.capture.hooks.batch_contents import is_tensor
-from gpulab.capture.hooks.user_variables import NamedValues
+
+if TYPE_CHECKING:
+    from gpulab.capture.hooks.user_variables import NamedValues
 
 MAX_SUBMODULES = 20_000
 
@@ -86,3 +88,10 @@ def draws_random_numbers(module: Any) -> bool:
     rates = ((_DropoutNd, "p"), (nn.RNNBase, "dropout"), (nn.MultiheadAttention, "dropout"))
     rate = [attributes.get(name) for kind, name in rates if issubclass(type(module), kind)]
     return bool(attributes.get("training")) and any(rate)
+
+
+def swaps_tensors() -> bool:
+    """Whether modules swap their parameters when they are converted, which PyTorch refuses if a reference exists."""
+    import torch
+
+    return bool(torch.__future__.get_swap_module_params_on_conversion())

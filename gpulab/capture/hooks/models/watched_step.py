@@ -111,6 +111,7 @@ class WatchedStep:
     def end(self) -> int:
         """Stop watching; return the duration of the step in ns, without what watching took."""
         self.is_over = True
+        self._repeated = None  # it holds the inputs of a call that failed
         self._earlier.clear()
         self._contents.clear()
         self._samples.clear()
