@@ -31,7 +31,7 @@ _MANY_DEPTHWISE = 0.15  # of the layers with weights
 _CAST_NODE = "ToCopyBackward0"  # autocast converts every weight, and the backward pass converts its gradient back
 _DECOMPOSITION = re.compile(r"^aten::(_?linalg_(cholesky|eigh|eig|svd|qr|inv|solve|lu|lstsq)|cholesky|lu_solve)")
 _FRAMEWORK_SETTINGS = {
-    "transformers": "TrainingArguments(bf16=True)",
+    "transformers": "TrainingArguments(bf16=True, use_cpu=True)",  # without use_cpu, it asks for a GPU
     "lightning": 'Trainer(precision="bf16-mixed")',
     "accelerate": 'Accelerator(mixed_precision="bf16")',
 }
