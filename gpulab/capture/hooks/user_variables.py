@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.models.called_code import CodePart
 from gpulab.capture.hooks.models.image_layers import image_layers
-from gpulab.capture.hooks.models.module_tree import parameters_in, submodules_in
+from gpulab.capture.hooks.models.module_tree import all_parameters_in, submodules_in
 from gpulab.run import Model, Optimizer
 from gpulab.sensors.host.frames import user_frames
 
@@ -117,7 +117,7 @@ def trained_module(innermost: FrameType | None, optimizer: Any) -> Variable | No
     best: tuple[int, Variable | None] = (0, None)
     for variable in _variables(innermost):
         if issubclass(type(variable.value), nn.Module):
-            parameters = parameters_in(submodules_in(variable.value))
+            parameters = all_parameters_in(submodules_in(variable.value))
             trained_count = sum([id(parameter) in trained for parameter in parameters])
             best = max(best, (trained_count, variable), key=lambda candidate: candidate[0])
     return best[1]
@@ -156,7 +156,7 @@ def describe_model(innermost: FrameType | None, optimizer: Any, variable: Variab
 
 def _untrained(module: Any, trained: set[int]) -> int:
     """The number of parameters that require gradients and are not trained."""
-    parameters = parameters_in(submodules_in(module))
+    parameters = all_parameters_in(submodules_in(module))
     return sum([parameter.requires_grad and id(parameter) not in trained for parameter in parameters])
 
 

@@ -43,17 +43,26 @@ def children_of(name: str, module: Any) -> NamedValues:
 
 
 def parameters_in(modules: list[Any]) -> list[Any]:
-    """Return the initialised parameters of these modules."""
+    """Return the initialised parameters of these modules whose data PyTorch itself holds."""
     from torch.nn.parameter import UninitializedParameter
+
+    return [
+        parameter
+        for parameter in all_parameters_in(modules)
+        if is_tensor(type(parameter)) and not issubclass(type(parameter), UninitializedParameter)
+    ]
+
+
+def all_parameters_in(modules: list[Any]) -> list[Any]:
+    """Return the parameters of these modules, also those of classes of their own, such as DTensor."""
+    import torch
 
     parameters: dict[int, Any] = {}
     for module in modules:
         own_parameters = object.__getattribute__(module, "__dict__").get("_parameters")
-        if not issubclass(type(own_parameters), dict):
-            continue
-        for value in list(dict.values(own_parameters)):
-            if is_tensor(type(value)) and not issubclass(type(value), UninitializedParameter):
-                parameters[id(value)] = value
+        if issubclass(type(own_parameters), dict):
+            values = list(dict.values(own_parameters))
+            parameters.update({id(value): value for value in values if issubclass(type(value), torch.Tensor)})
     return list(parameters.values())
 
 
