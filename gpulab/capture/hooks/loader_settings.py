@@ -102,7 +102,7 @@ def _length(sampler: Any) -> int | None:
     A sampler of the user's may draw random numbers to count its batches: they are drawn again after that.
     """
     try:
-        if class_module(type(sampler)).startswith("torch."):
+        if _is_of_torch(sampler) and _is_of_torch(vars(sampler).get("sampler")):  # a batch sampler asks its sampler
             return len(sampler)
         with preserve_random_state():
             return len(sampler)
@@ -110,6 +110,10 @@ def _length(sampler: Any) -> int | None:
         if isinstance(error, KeyboardInterrupt) or is_from_outside(error):
             raise
         return None
+
+
+def _is_of_torch(sampler: Any) -> bool:
+    return sampler is None or class_module(type(sampler)).startswith("torch.")
 
 
 def _integer(value: Any) -> int | None:

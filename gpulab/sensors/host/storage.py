@@ -30,14 +30,18 @@ def dataset_file_system(dataset: object) -> str | None:
 
 def file_system_type(path: Path) -> str | None:
     """The type of the file system that holds a file or folder."""
-    real = PurePath(os.path.realpath(path))
-    matches = [(len(mount.parts), at, kind) for at, (mount, kind) in enumerate(_mounts()) if real.is_relative_to(mount)]
+    real = Path(os.path.realpath(path))
+    mounts = _mounts(real.stat().st_dev if real.exists() else None)
+    matches = [(len(mount.parts), at, kind) for at, (mount, kind) in enumerate(mounts) if real.is_relative_to(mount)]
     return max(matches)[2] if matches else None  # of two mounts on one folder, the later one is visible
 
 
-@functools.cache
-def _mounts() -> tuple[tuple[PurePath, str], ...]:
-    """The mounted file systems and their types. Reading them takes a millisecond; a program may make many loaders."""
+@functools.lru_cache(maxsize=16)
+def _mounts(_device: int | None) -> tuple[tuple[PurePath, str], ...]:
+    """The mounted file systems and their types, read once per device: one that is mounted later is another device.
+
+    Reading them takes a millisecond, and a program may make many loaders.
+    """
     mounts = psutil.disk_partitions(all=True)
     return tuple((PurePath(mount.mountpoint), mount.fstype) for mount in mounts if mount.fstype)
 

@@ -112,12 +112,20 @@ class Rows(Dataset):
         return ROWS[index]
 
 
-def test_a_batch_sampler_may_draw_random_numbers_for_its_length():
+class ShuffledRows(Shuffled):
+    """The same as a sampler, which a batch sampler of PyTorch asks for its length."""
+
+    def __iter__(self):
+        return iter(torch.randperm(32).tolist())
+
+
+@pytest.mark.parametrize("settings", [{"batch_sampler": Shuffled()}, {"sampler": ShuffledRows(), "batch_size": 8}])
+def test_a_sampler_may_draw_random_numbers_for_its_length(settings):
     def weights():
         torch.manual_seed(0)
         model = nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for rows in DataLoader(Rows(), batch_sampler=Shuffled()):
+        for rows in DataLoader(Rows(), **settings):
             optimizer.zero_grad()
             model(rows).square().mean().backward()
             optimizer.step()
