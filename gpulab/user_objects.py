@@ -36,6 +36,9 @@ class Loader(Described):
     batch_bytes: int | None = None  # their size
     worker_batch_ns: int | None = None  # mean time in which a forked worker loads a batch
     worker_wait_ns: int | None = None  # the mean part of it in which the worker waits: for a network, a disk or a lock
+    worker_batch_cpu_ns: int | None = None  # mean CPU time of its main thread for a batch
+    worker_starts: int | None = None  # how often its workers were started
+    worker_start_ns: int | None = None  # the mean time for which the main process started them
     batch_objects: int | None = None  # other objects in it: strings, numbers
     padding_frac: float | None = None  # of the positions in some batches of tokens, 0-1
     padding_to_longest_frac: float | None = None  # the part of it beyond the longest row of each batch
@@ -154,10 +157,12 @@ class DiscardedGradients(Described):
     """Gradients that backward passes for one optimizer compute of another one's parameters, and that are deleted."""
 
     model: str | None = None  # the user's variable for the module with these parameters: "generator"
+    owner: str | None = None  # the optimizer with these parameters: "optimizer_G"
     optimizer: str | None = None  # the optimizer that steps after these backward passes: "optimizer_D"
     location: str | None = None  # the line that calls backward()
     passes: int | None = None  # such backward passes from one step of the other optimizer to its next one
-    step_frac: float | None = None  # time of their part behind the gradients that are used, per time of all steps, 0-1
+    step_frac: float | None = None  # time of the part of these passes that computes them, per time of all steps, 0-1
+    passed_through: bool = False  # that part comes before gradients that are used: the passes run through the model
 
 
 @dataclass(frozen=True, kw_only=True)

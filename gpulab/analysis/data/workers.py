@@ -1,4 +1,4 @@
-"""Activity of DataLoader workers: CPU time, storage reads, waits for batches, cost of starting an epoch."""
+"""Activity of DataLoader workers: CPU time, storage reads, waits for batches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Ints, Spans, union
+from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 
-STARTING = (".DataLoader.__iter__", "DataLoaderIter.__init__")  # functions in which the main process starts workers
 _LEAST_S = 0.25  # samples over less time show the start of a worker, not its work
 
 
@@ -25,17 +24,6 @@ class WorkerActivity:
     busy_frac: float  # CPU time of a worker / its lifetime; above one if it computes on several threads
     read_bytes_per_s: float | None  # from storage, all concurrent workers together
     threads: int | None  # of one worker
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochStarts:
-    """Cost of starting the epochs after the first."""
-
-    count: int
-    mean_cost_ns: int
-    frac: float  # share of the time of the loop
-    step_ns: int  # mean step time, epoch starts included
-    spans: Spans
 
 
 def worker_activity(run: Run, steps: Steps, ledger: Ledger) -> WorkerActivity | None:
@@ -90,42 +78,6 @@ def mean_later_wait_ns(run: Run, steps: Steps, ledger: Ledger) -> int | None:
         return None
     waits = (calls["end_ns"] - calls["start_ns"])[np.diff(calls["epoch"], prepend=-1) == 0]
     return int(waits.mean()) if len(waits) else None
-
-
-def epoch_start_cost(run: Run, steps: Steps, ledger: Ledger) -> EpochStarts | None:
-    """Compute the cost of starting an epoch: starting workers, and the wait for the first batch.
-
-    The first epoch does not count. None with a single epoch. Workers are not started inside `__next__`; that time comes
-    from samples of the main thread.
-    """
-    calls = _calls(run)
-    if calls is None or not len(steps):
-        return None
-    first_batches = np.flatnonzero(np.diff(calls["epoch"], prepend=-1))
-    if len(first_batches) < 2:
-        return None
-    waits = calls["end_ns"] - calls["start_ns"]
-    later_waits = np.delete(waits, first_batches)
-    first_batches = first_batches[1:]
-    first_ns = np.maximum(waits[first_batches] - (int(later_waits.mean()) if len(later_waits) else 0), 0)
-    loop_ns = max(1, int(steps.end_ns[-1] - steps.start_ns[0]))
-    cost_ns = int(first_ns.sum()) + _starting_ns(run, int(calls["start_ns"][0]))
-    return EpochStarts(
-        count=len(first_batches),
-        mean_cost_ns=cost_ns // len(first_batches),
-        frac=min(1.0, cost_ns / loop_ns),
-        step_ns=max(1, loop_ns // len(steps)),
-        spans=union(calls["start_ns"][first_batches], calls["end_ns"][first_batches]),
-    )
-
-
-def _starting_ns(run: Run, after_ns: int) -> int:
-    """Return the time in which the main thread started workers after the first fetch, by its samples."""
-    samples = run.host_rows.select(run.host_rows["at_ns"] > after_ns)
-    if len(samples) < 2:
-        return 0
-    is_starting = samples.matching(lambda word: word.endswith(STARTING), "called")
-    return int(is_starting.sum()) * int(np.median(np.diff(samples["at_ns"])))
 
 
 def _read_rate(rows: Rows, first: Ints, last: Ints) -> float | None:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.batch_inspection import BatchInspection
 from gpulab.capture.hooks.evaluations.evaluation_watch import EvaluationWatch
-from gpulab.capture.hooks.fetch_times import FetchTimes
 from gpulab.capture.hooks.gradient_buckets import GradientBuckets
 from gpulab.capture.hooks.loader_pass import LoaderPass, PassCounter
 from gpulab.capture.hooks.loader_settings import (
@@ -47,6 +46,7 @@ from gpulab.capture.hooks.user_variables import (
     parameter_count,
     trained_module,
 )
+from gpulab.capture.hooks.workers.fetch_times import FetchTimes
 from gpulab.capture.job_rank import rank_facts
 from gpulab.capture.protection.guard import Guard, class_name
 from gpulab.deferred_signals import DeferredSignals
@@ -344,9 +344,9 @@ class StepMarks:
         if index == len(self.loaders):
             self.loaders.append(facts)
             self._epochs.append(-1)
-            self.fetches.add_loader(index, iterator._dataset)
             self._guard.call(SETTINGS, self._inspect_loader, None, index, iterator)
         self._iterators[id(iterator)] = reference_to(iterator), index
+        self.fetches.add_iterator(index, iterator)
         return index
 
     def _inspect_optimizer(self, optimizer: Any) -> None:

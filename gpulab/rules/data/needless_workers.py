@@ -1,20 +1,29 @@
-"""Workers that cost a CPU loop more than they save: passing a batch takes about as long as loading it."""
+"""Workers that cost a CPU loop more than they save: by starts, by passing batches, or by slowing down the model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from gpulab.analysis.data.idle_workers import WithoutWorkers, without_workers
 from gpulab.analysis.data.loader import LoadingCost
+from gpulab.analysis.data.worker_starts import WorkerStarts, worker_starts
 from gpulab.analysis.data.workers import longest_first_batch_ns
 from gpulab.replay.rewrites.data.batch_passing import sending_range_ns
 from gpulab.rules.data.loader_code import change_loader
+from gpulab.rules.data.loading_remedies import Remedy, with_remedy
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
-from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.data.worker_gain import worker_arguments
+from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain
 from gpulab.rules.engine.phrases import sentences, step_or_recording
-from gpulab.wording import duration, percent
+from gpulab.run import Loader
+from gpulab.wording import count, duration, percent
 
 _MIN_FRAC = 0.10
+_MIN_START_FRAC = 0.05  # of the whole loop
+_LEAST_GAIN = 1.03  # without workers, at worst
+_SLOWED = 0.9  # of the time beside workers: if the model takes no less without them, they do not slow it down
 _UNCROWDED_FRAC = 0.7  # the fastest steps of the model, without workers on its cores and caches
 _ABOUT_WAITS = (
     "This does not help if loading a sample waits for a network or a disk: workers wait side by side, the main process "
@@ -24,29 +33,159 @@ _ABOUT_WAITS = (
 
 def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
     """Return the finding for batches that are ready, but that the main process takes long to receive."""
-    sent_ns, share = sending_range_ns(loading), evidence.ledger.typical_frac("loader")
-    if evidence.on_gpu or loading.worker_cpu_ns is None or sent_ns is None or share < _MIN_FRAC:
+    share = evidence.ledger.typical_frac("loader")
+    if share < _MIN_FRAC:
+        return None
+    remedy = _without_workers(evidence, loading, [loading.loader], _typical_step(loading))
+    if remedy is None or remedy.gain.best_ns >= remedy.gain.step_ns:
+        return None
+    finding = Finding(
+        ledger_parts=("loader",),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to receiving batches that the workers have "
+        f"already loaded: {duration(loading.fetch_ns / loading.batches)} per batch. {_loading_text(loading)}",
+        evidence=(loader_time_text(evidence, loading),),
+        numbers=loader_numbers(loading, share),
+        confidence=LIKELY,
+        spans=evidence.ledger.spans["loader"],
+    )
+    return with_remedy(finding, remedy)
+
+
+def restarted_workers(
+    evidence: Evidence, loading: LoadingCost, proposed: int, more_evidence: tuple[str, ...]
+) -> Finding | None:
+    """Return the finding for workers that start again for every pass, if that takes a good part of the loop.
+
+    `proposed`: how many workers to keep. The remedy is the one that gains more at worst: to keep the workers alive, or
+    to load the batches in the main process.
+    """
+    starts = restarts_of(evidence, loading)
+    if starts is None:
+        return None
+    loaders = [evidence.run.loaders[index] for index in starts.restarted]
+    keep = _with_persistent_workers(evidence, loading, starts, loaders, proposed)
+    drop = _without_workers(evidence, loading, loaders, _mean_step(loading, starts))
+    finding = Finding(
+        ledger_parts=("loader",),
+        claim=_restart_claim(loaders, starts),
+        evidence=(*more_evidence, f"Measured at {count(starts.restarts, 'start')} after the first."),
+        numbers=loader_numbers(loading, evidence.part_share("loader")),
+        confidence=LIKELY,
+        spans=starts.spans,
+    )
+    return with_remedy(finding, drop if drop is not None and _gains_more(drop, keep) else keep)
+
+
+def slowing_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
+    """Return the finding for a model that computes more slowly beside its workers, which would be faster without."""
+    times = evidence.cached(without_workers)
+    if evidence.on_gpu or times is None or times.now_ns < _LEAST_GAIN * times.worst_ns:
+        return None
+    if times.idle_ns > _SLOWED * times.crowded_ns:
+        return None
+    loaders = [
+        loading.loader,
+        *(loader for loader in evidence.run.loaders if loader.workers and loader != loading.loader),
+    ]
+    remedy = _without_workers(evidence, loading, loaders, _typical_step(loading))
+    finding = Finding(
+        ledger_parts=("compute",),
+        claim=f"DataLoader workers slow down the model: it takes {duration(times.crowded_ns)} per batch on average, "
+        f"and {duration(times.idle_ns)} when the workers are idle, at the end of a pass.",
+        evidence=(_loading_text(loading),) if loading.worker_cpu_ns else (),
+        numbers=loader_numbers(loading, evidence.part_share("loader")),
+        confidence=LIKELY,
+        spans=evidence.ledger.spans["compute"],
+    )
+    return None if remedy is None else with_remedy(finding, remedy)
+
+
+def restarts_of(evidence: Evidence, loading: LoadingCost) -> WorkerStarts | None:
+    """Return the starts of workers if those of the training restart, and that takes a good part of the loop."""
+    if loading.loader is None or loading.loader.persistent_workers:
+        return None
+    starts = evidence.cached(worker_starts)
+    return starts if starts is not None and starts.restarts and starts.restarts_frac >= _MIN_START_FRAC else None
+
+
+def _gains_more(remedy: Remedy, other: Remedy) -> bool:
+    return remedy.gain.worst_ns < other.gain.worst_ns
+
+
+class _Step(NamedTuple):
+    """A step with workers: its time, that without starting workers and receiving batches, and its batches."""
+
+    step_ns: int
+    rest_ns: int
+    loads: float  # batches that workers load, as a multiple of those of a typical training step
+    basis: str = ""  # what else is removed
+    is_mean: bool = False
+
+
+def _typical_step(loading: LoadingCost) -> _Step:
+    return _Step(loading.step_ns, loading.rest_ns, 1.0)
+
+
+def _mean_step(loading: LoadingCost, starts: WorkerStarts) -> _Step:
+    rest_ns = max(1, starts.step_ns - (starts.starts_ns + starts.received_ns) // starts.steps)
+    loads = starts.received / starts.steps / loading.batches
+    return _Step(starts.step_ns, rest_ns, loads, "starting workers and of ", is_mean=True)
+
+
+def _without_workers(
+    evidence: Evidence, loading: LoadingCost, loaders: Sequence[Loader | None], step: _Step
+) -> Remedy | None:
+    """Return how to load the batches in the main process, and the gain; None if it is unknown."""
+    times, sent_ns, settings = evidence.cached(without_workers), sending_range_ns(loading), {"num_workers": 0}
+    if times is not None and not evidence.on_gpu:
+        return _changed(
+            evidence, loaders, settings, _measured_gain(times), _ABOUT_WAITS if _mostly_wait(loading) else ""
+        )
+    if evidence.on_gpu or loading.worker_cpu_ns is None or sent_ns is None:
         return None
     most_ns, least_ns = (max(0.0, loading.worker_cpu_ns - ns) for ns in sent_ns)
     waits = _waits(evidence, loading)
-    gain = _gain(loading, max(most_ns, waits.most_ns) if waits.with_loading else most_ns + waits.most_ns, least_ns)
-    if gain.best_ns >= gain.step_ns:
-        return None
-    change = change_loader(evidence, loading.loader, {"num_workers": 0})
-    return Finding(
-        ledger_parts=("loader",),
-        claim=f"{percent(share)} {step_or_recording(evidence)} goes to receiving batches that the workers have "
-        f"already loaded: {duration(loading.fetch_ns / loading.batches)} per batch. A worker needs "
-        f"{duration(loading.worker_cpu_ns / loading.batches)} of CPU time to load and send one.",
-        evidence=(loader_time_text(evidence, loading),),
-        numbers=loader_numbers(loading, share),
+    longest_ns = max(most_ns, waits.most_ns) if waits.with_loading else most_ns + waits.most_ns
+    advice = _ABOUT_WAITS if waits.most_ns > most_ns else ""
+    return _changed(evidence, loaders, settings, _gain(loading, step, longest_ns, least_ns), advice)
+
+
+def _changed(
+    evidence: Evidence, loaders: Sequence[Loader | None], settings: Mapping[str, object], gain: Gain, advice: str = ""
+) -> Remedy:
+    """Return the change of the first of these DataLoaders, and the advice to change the others, too."""
+    change, others = change_loader(evidence, loaders[0], settings), loaders[1:]
+    names = [loader.name for loader in others if loader and loader.name]
+    which = f" ({', '.join(names)})" if len(names) == len(others) else ""
+    also = f"Do the same with the other {count(len(others), 'DataLoader')}{which}." if others else ""
+    return Remedy(
+        gain=gain,
         fix=change.code,
-        advice=sentences(change.advice, _ABOUT_WAITS if waits.most_ns > most_ns else ""),
+        advice=sentences(change.advice, also, advice),
         loader_settings=change.settings,
         function=change.function,
-        gain=gain,
-        confidence=LIKELY,
-        spans=evidence.ledger.spans["loader"],
+    )
+
+
+def _mostly_wait(loading: LoadingCost) -> bool:
+    """Whether the workers measured that they mostly wait, e.g. for a network."""
+    loader = loading.loader
+    return loader is not None and (loader.worker_wait_ns or 0) > (loader.worker_batch_cpu_ns or 0)
+
+
+def _measured_gain(times: WithoutWorkers) -> Gain:
+    """Return the gain of loading in the main process, by the speed of the model beside idle workers."""
+    now_ns, best_ns, worst_ns, floor_ns = (
+        max(1, total_ns // times.steps) for total_ns in (times.now_ns, times.best_ns, times.worst_ns, times.floor_ns)
+    )
+    return Gain(
+        step_ns=now_ns,
+        best_ns=min(best_ns, worst_ns),
+        worst_ns=worst_ns,
+        floor_ns=min(floor_ns, best_ns, worst_ns),
+        basis="the speed of the model while the workers are idle, and the CPU time in which they load a batch",
+        floor_assumes="data loading at no cost",
+        is_mean=True,
     )
 
 
@@ -65,16 +204,55 @@ def _waits(evidence: Evidence, loading: LoadingCost) -> _Waits:
     return _Waits(loading.batches * (evidence.cached(longest_first_batch_ns) or 0), with_loading=True)
 
 
-def _gain(loading: LoadingCost, most_ns: float, least_ns: float) -> Gain:
-    """Return the gain of loading in the main process, which takes this long at most and at least."""
-    fastest_ns = round(_UNCROWDED_FRAC * min(loading.rest_ns, loading.min_rest_ns or loading.rest_ns))
+def _gain(loading: LoadingCost, step: _Step, most_ns: float, least_ns: float) -> Gain:
+    """Return the gain of loading in the main process, where a step's batches take this long at most and at least."""
+    crowding_ns = loading.rest_ns - _UNCROWDED_FRAC * min(loading.rest_ns, loading.min_rest_ns or loading.rest_ns)
+    fastest_ns = max(1, round(step.rest_ns - crowding_ns))
+    best_ns = fastest_ns + round(step.loads * least_ns)
     return Gain(
-        step_ns=loading.step_ns,
-        best_ns=max(1, fastest_ns + round(least_ns)),
-        worst_ns=max(fastest_ns + round(least_ns), loading.rest_ns + round(most_ns)),
-        floor_ns=max(1, fastest_ns),
-        basis="loading in the main process, without the cost of passing batches, and at worst with all waits of its "
-        "samples",
+        step_ns=step.step_ns,
+        best_ns=best_ns,
+        worst_ns=max(best_ns, step.rest_ns + round(step.loads * most_ns)),
+        floor_ns=fastest_ns,
+        basis=f"loading in the main process, without the cost of {step.basis}passing batches, and at worst with all "
+        "waits of its samples",
         floor_assumes="data loading at no cost",
-        cold_floor_ns=loading.rest_ns,
+        cold_floor_ns=step.rest_ns,
+        is_mean=step.is_mean,
     )
+
+
+def _with_persistent_workers(
+    evidence: Evidence, loading: LoadingCost, starts: WorkerStarts, loaders: list[Loader], proposed: int
+) -> Remedy:
+    """Return how to keep the workers alive.
+
+    Starting workers also takes cores from the steps around them: at best, all steps are as fast as the fastest one.
+    """
+    rest_ns = max(1, starts.step_ns - starts.restarts_ns // starts.steps)
+    floor_ns = min(rest_ns, loading.min_rest_ns or with_warm_caches_ns(rest_ns, starts.step_ns))
+    gain = Gain(
+        step_ns=starts.step_ns,
+        best_ns=floor_ns,
+        worst_ns=(starts.step_ns + rest_ns) // 2,
+        floor_ns=floor_ns,
+        basis="removing 50 to 100 % of the start-up time of later epochs",
+        floor_assumes="epoch starts at no cost",
+        cold_floor_ns=rest_ns,
+        is_mean=True,
+    )
+    return _changed(evidence, loaders, worker_arguments(proposed, evidence.on_gpu), gain)
+
+
+def _restart_claim(loaders: list[Loader], starts: WorkerStarts) -> str:
+    workers = count(loaders[0].workers or 0, "worker")
+    of_epochs, of_all = f"{workers} for every epoch", f"DataLoader workers {count(starts.restarts, 'time')}"
+    return (
+        f"{percent(starts.restarts_frac)} of the loop goes to restarting {of_all if loaders[1:] else of_epochs}, "
+        f"{duration(starts.mean_restart_ns)} each time."
+    )
+
+
+def _loading_text(loading: LoadingCost) -> str:
+    needed_ns = (loading.worker_cpu_ns or 0) / loading.batches
+    return f"A worker needs {duration(needed_ns)} of CPU time to load and send one."

@@ -6,22 +6,21 @@ from dataclasses import replace
 from math import ceil
 
 from gpulab.analysis.data.loader import LoadingCost
-from gpulab.analysis.data.workers import EpochStarts, epoch_start_cost, longest_first_batch_ns, worker_activity
+from gpulab.analysis.data.workers import longest_first_batch_ns, worker_activity
 from gpulab.replay.worker_count_model import MAX_WORKERS, batch_time_ns, predict_workers, workers_to_keep_up
 from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE, SHORTER_WAITS_ADVICE
 from gpulab.rules.data.late_batches import WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.data.loading_remedies import Remedy, caching, with_remedy
-from gpulab.rules.data.needless_workers import needless_workers
+from gpulab.rules.data.needless_workers import needless_workers, restarted_workers, slowing_workers
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.data.worker_gain import model_threads, warning_caveat, worker_arguments, workers_gain
-from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
-from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import LIKELY, Finding, known_numbers
 from gpulab.rules.engine.phrases import idle_share, sentences
 from gpulab.wording import count, duration, percent
 
 _IDLE_WORKER_FRAC = 0.05  # of a core: workers that use less need no core
-_MIN_START_FRAC = 0.05  # of the whole loop
 _TOO_MANY_TIMES = 2  # times as many workers as the slowest batch needs
 _MIN_WORKERS = 2  # one worker too many is not worth reporting
 
@@ -97,42 +96,42 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
     Proof: batches are not late, and fewer workers would do, or none: the main process takes long to receive batches
     that are ready, on a CPU that the model needs. Fewer would do if even the slowest batch, including the
     start of its worker, arrives within as many steps as half the workers would allow. Or the workers are restarted for
-    every epoch, and that takes a good part of the loop.
+    every epoch, and that takes a good part of the loop. Or the model is slower beside its workers than near the end of
+    an epoch, when they have nothing left to load, and the difference is more than the batches cost.
 
     Confused with: workers that sleep because they wait for a network, which are needed; an epoch that starts slowly
     because the files are not in the page cache.
 
-    What to do: use fewer workers, and keep them alive between epochs (persistent_workers=True).
+    What to do: use fewer workers, and keep them alive between epochs (persistent_workers=True). If the model computes
+    on the CPU and batches are cheap, load them in the main process (num_workers=0).
     """
     loading = evidence.loading
     cause = cause_of_late_batches(evidence)
     if loading is None or not loading.workers or cause not in (None, LateBatchCause.EPOCH_START):
         return None
     enough = _sufficient_workers(evidence, loading)
-    restarts = _restarts(evidence, loading)
-    idle = loading.workers > _MIN_WORKERS and enough is not None and loading.workers >= _TOO_MANY_TIMES * enough
-    if restarts is None and not idle:
-        return needless_workers(evidence, loading) if cause is None else None
     proposed = min(loading.workers, max(_MIN_WORKERS, enough or loading.workers))
+    restarted = restarted_workers(evidence, loading, proposed, _worker_evidence(evidence, loading, enough))
+    if (finding := restarted or slowing_workers(evidence, loading)) is not None:
+        return finding
+    if loading.workers <= _MIN_WORKERS or enough is None or loading.workers < _TOO_MANY_TIMES * enough:
+        return needless_workers(evidence, loading) if cause is None else None
     change = change_loader(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
     return Finding(
         ledger_parts=("loader",),
-        claim=_restart_claim(loading, restarts) if restarts else _too_many_claim(loading, proposed),
-        evidence=_worker_evidence(evidence, loading, enough, restarts),
+        claim=_too_many_claim(loading, proposed),
+        evidence=_worker_evidence(evidence, loading, enough),
         numbers=loader_numbers(loading, evidence.part_share("loader")),
         fix=change.code,
         loader_settings=change.settings,
         function=change.function,
         advice=sentences(
             change.advice,
-            ""
-            if restarts
-            else "This costs memory, not speed: each worker is a process with its own copy of the dataset.",
+            "This costs memory, not speed: each worker is a process with its own copy of the dataset.",
         ),
-        gain=_gain_without_restarts(restarts, loading) if restarts else None,
         confidence=LIKELY,
-        spans=restarts.spans if restarts else evidence.ledger.spans["loader"],
-        informs_only=restarts is None,
+        spans=evidence.ledger.spans["loader"],
+        informs_only=True,
     )
 
 
@@ -245,47 +244,11 @@ def _sufficient_workers(evidence: Evidence, loading: LoadingCost) -> int | None:
     return None if first_ns is None else ceil(first_ns / loading.step_ns) + 1
 
 
-def _restarts(evidence: Evidence, loading: LoadingCost) -> EpochStarts | None:
-    """Return the epoch starts if workers restart for each and that takes a good part of the loop, else None."""
-    if loading.loader is None or loading.loader.persistent_workers:
-        return None
-    starts = evidence.cached(epoch_start_cost)
-    return starts if starts is not None and starts.frac >= _MIN_START_FRAC else None
-
-
-def _gain_without_restarts(starts: EpochStarts, loading: LoadingCost) -> Gain:
-    """Return the gain without restarts.
-
-    Starting workers also takes cores from the steps around them: at best, all steps are as fast as the fastest one.
-    """
-    rest_ns = max(1, starts.step_ns - round(starts.frac * starts.step_ns))
-    floor_ns = min(rest_ns, loading.min_rest_ns or with_warm_caches_ns(rest_ns, starts.step_ns))
-    return Gain(
-        step_ns=starts.step_ns,
-        best_ns=floor_ns,
-        worst_ns=(starts.step_ns + rest_ns) // 2,
-        floor_ns=floor_ns,
-        basis="removing 50 to 100 % of the start-up time of later epochs",
-        floor_assumes="epoch starts at no cost",
-        cold_floor_ns=rest_ns,
-        is_mean=True,
-    )
-
-
-def _restart_claim(loading: LoadingCost, starts: EpochStarts) -> str:
-    return (
-        f"{percent(starts.frac)} of the loop goes to restarting {count(loading.workers or 0, 'worker')} for every "
-        f"epoch, {duration(starts.mean_cost_ns)} each time."
-    )
-
-
 def _too_many_claim(loading: LoadingCost, enough: int) -> str:
     return f"{loading.workers} DataLoader workers are too many; {enough} are enough."
 
 
-def _worker_evidence(
-    evidence: Evidence, loading: LoadingCost, enough: int | None, restarts: EpochStarts | None
-) -> tuple[str, ...]:
+def _worker_evidence(evidence: Evidence, loading: LoadingCost, enough: int | None) -> tuple[str, ...]:
     sentences = []
     first_ns, workers = evidence.cached(longest_first_batch_ns), evidence.cached(worker_activity)
     if first_ns is not None and enough is not None:
@@ -296,6 +259,4 @@ def _worker_evidence(
         )
     if workers is not None:
         sentences.append(f"A worker uses the CPU {percent(workers.busy_frac)} of the time.")
-    if restarts is not None:
-        sentences.append(f"Measured at the start of {count(restarts.count, 'epoch')} after the first.")
     return tuple(sentences)

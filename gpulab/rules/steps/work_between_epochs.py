@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.data.workers import STARTING
+from gpulab.analysis.data.worker_starts import STARTING
 from gpulab.analysis.events.recorded_spans import pauses_of
 from gpulab.analysis.host.frames import Frame, deepest_frame, library_call
 from gpulab.analysis.steps.phases import PhaseKind, gaps_between_epochs, loop_phases

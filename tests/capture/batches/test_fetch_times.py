@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 from torch.utils.data._utils.fetch import _MapDatasetFetcher  # noqa: E402
 from torch.utils.data._utils.worker import ManagerWatchdog  # noqa: E402
 
-from gpulab.capture.hooks.fetch_times import FetchTimes  # noqa: E402
+from gpulab.capture.hooks.workers.fetch_times import FetchTimes  # noqa: E402
 from gpulab.capture.protection.guard import Guard  # noqa: E402
 
 SLEEP_S = 0.002
@@ -119,6 +119,6 @@ def test_times_are_kept_with_the_run(tmp_path):
 
 
 def test_a_failure_of_ours_does_not_reach_the_worker(monkeypatch):
-    monkeypatch.setattr("gpulab.capture.hooks.fetch_times._blocked_count", lambda: 1 // 0)
+    monkeypatch.setattr("gpulab.capture.hooks.workers.fetch_times._blocked_count", lambda: 1 // 0)
     (loader,) = recorded_loaders(Quick())
     assert loader.worker_batch_ns is None

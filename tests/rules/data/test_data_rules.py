@@ -235,6 +235,31 @@ def test_restarting_workers_costs_time_and_can_be_the_verdict():
     assert "persistent_workers=True" in finding.fix
 
 
+def test_on_a_cpu_cheap_batches_are_better_loaded_without_restarting_workers():
+    loader = replace(WORKERS, batch_tensors=1, batch_bytes=10_000, worker_wait_ns=0)
+    cheap, costly = (
+        finding_of(
+            from_workers(wait_ms=1.0, cpu_ms=cpu_ms, loader=loader, marks=epochs(90, 1), on_gpu=False),
+            "too_many_workers",
+        )
+        for cpu_ms in (1, 60)
+    )
+    assert "num_workers=0" in cheap.fix
+    assert cheap.gain.worst_speedup > costly.gain.worst_speedup
+    assert "persistent_workers=True" in costly.fix
+
+
+def test_all_loaders_that_restart_their_workers_are_named():
+    validation = replace(WORKERS, name="valid_loader", dataset="Pictures")
+    evaluated = [
+        {**each, "loader": 1, "start_ns": each["start_ns"] + 1000 * MS, "end_ns": each["end_ns"] + 1000 * MS}
+        for each in epochs(90, 1)
+    ]
+    run = replace(from_workers(wait_ms=1.0, marks=[*epochs(90, 1), *evaluated]), loaders=(WORKERS, validation))
+    finding = finding_of(run, "too_many_workers")
+    assert "valid_loader" in finding.advice
+
+
 def test_a_dataset_too_large_for_memory_is_not_cached():
     finding = first(from_workers(cpu_ms=190, cores=2.0, load=1.0, loader=replace(WORKERS, batches=40_000)))
     assert finding.rule == "cpu_bound_loading"

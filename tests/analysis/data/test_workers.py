@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from gpulab.analysis.data.workers import epoch_start_cost, longest_first_batch_ns, mean_later_wait_ns, worker_activity
+from gpulab.analysis.data.worker_starts import worker_starts
+from gpulab.analysis.data.workers import longest_first_batch_ns, mean_later_wait_ns, worker_activity
 from gpulab.analysis.host.cpu_contention import contention
 from gpulab.analysis.host.intra_op_threads import intra_op_time_ns
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.tables import WORKER_SAMPLES, EventKind
-from tests.support.runs.made_loading_runs import epochs, from_main, from_workers
+from tests.support.runs.made_loading_runs import WORKERS, epochs, from_main, from_workers
 from tests.support.runs.made_runs import MS, event, host_sample, rows, run_of, stepped
 
 
@@ -59,17 +61,40 @@ def test_first_batches_of_epochs_are_separated_from_others():
     run = from_workers(marks=epochs(60, 10))
     assert analyse(longest_first_batch_ns, run) == 60 * MS
     assert analyse(mean_later_wait_ns, run) == 10 * MS
-    epoch_starts = analyse(epoch_start_cost, run)
-    assert (epoch_starts.count, epoch_starts.mean_cost_ns) == (1, 50 * MS)
-    assert epoch_starts.frac == pytest.approx(50 / 900, rel=0.12)
-    assert analyse(epoch_start_cost, from_workers()) is None, "one epoch has to be begun"
 
 
-def test_the_time_of_starting_workers_comes_from_samples():
+def test_a_start_costs_its_first_batch_the_creation_of_processes_and_their_end():
+    run = from_workers(marks=epochs(60, 10))
+    starts = analyse(worker_starts, run)
+    assert (starts.restarts, starts.restarts_ns, starts.received_ns) == (1, 50.1 * MS, 100 * MS)
+    assert starts.restarts_frac == pytest.approx(50 / 1000, rel=0.05)
+    assert starts.starts_ns == 2 * starts.restarts_ns
+    measured = replace(run, loaders=(replace(run.loaders[0], worker_starts=2, worker_start_ns=30 * MS),))
+    assert analyse(worker_starts, measured).restarts_ns == 80.1 * MS
+
+
+def test_one_pass_and_persistent_workers_restart_nothing():
+    assert analyse(worker_starts, from_workers()).restarts == 0
+    persistent = from_workers(marks=epochs(60, 10), loader=replace(WORKERS, persistent_workers=True))
+    assert analyse(worker_starts, persistent).restarts == 0
+    assert analyse(worker_starts, from_main()) is None
+
+
+def test_starts_of_all_loaders_count():
+    evaluation = [{**each, "loader": 1} for each in epochs(30, 10)]
+    shifted = [
+        {**each, "start_ns": each["start_ns"] + 1000 * MS, "end_ns": each["end_ns"] + 1000 * MS} for each in evaluation
+    ]
+    run = from_workers(marks=epochs(60, 10) + shifted)
+    both = analyse(worker_starts, replace(run, loaders=(WORKERS, replace(WORKERS, name="valid_loader"))))
+    assert (both.restarted, both.restarts, both.received) == ((0, 1), 2, 20)
+
+
+def test_in_older_runs_the_time_of_starting_workers_comes_from_samples():
     place = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter.__init__"
     samples = [host_sample(at, called=place if at in (450, 500) else None) for at in range(0, 1000, 50)]
     run = from_workers(marks=epochs(10, 10), samples=samples)
-    assert analyse(epoch_start_cost, run).mean_cost_ns == 100 * MS
+    assert analyse(worker_starts, run).restarts_ns == 100.1 * MS
 
 
 def test_contention_uses_rates_over_the_loop():

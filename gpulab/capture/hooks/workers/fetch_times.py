@@ -1,4 +1,4 @@
-"""How long DataLoader workers take to load a batch, and how much of it they wait, e.g. for a network or a disk.
+"""How long DataLoader workers take to load a batch, how much of it they wait, e.g. for a disk, and how long they start.
 
 The workers write these times to memory that they share with the main process; only forked workers have it. The hooks
 add no frame to the stack of the user's dataset: an attribute lookup marks the start of a batch, and the worker's next
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from gpulab.capture.hooks.workers.start_times import StartTimes
 from gpulab.capture.protection.guard import Guard
 from gpulab.run import Loader
 
@@ -24,9 +25,12 @@ except ImportError:  # on Windows
 
 _WORKER_TIMES = "times of batches in DataLoader workers"
 _SLOTS = 4096  # a worker uses the slot of its process id; of two with the same slot, only the later one counts
-_PID, _DATASET, _BATCHES, _LOADING_S, _WAITING_S = range(5)
-_FIELDS = 5
+_PID, _DATASET, _BATCHES, _LOADING_S, _WAITING_S, _CPU_S = range(6)
+_FIELDS = 6
 _NUMBER_BYTES = 8
+_SCHEDULER_FILE = "/proc/thread-self/schedstat"  # ns on a core, ns in the queue for one, and turns
+_FILE_BYTES = 100
+_open, _read, _close = os.open, os.read, os.close  # bound here: the program may replace the functions of the module
 
 
 class FetchTimes:
@@ -34,6 +38,7 @@ class FetchTimes:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
+        self._starts = StartTimes(guard)
         self._datasets: dict[int, int] = {}  # index of a loader: id of its dataset, the same in a forked worker
         self._memory: mmap.mmap | None = None
         self._undo: list[Callable[[], None]] = []
@@ -48,19 +53,24 @@ class FetchTimes:
             self._replace(fetcher, "fetch", _WatchedMethod(fetcher.fetch, clock.begin, self._guard))
         watchdog: Any = worker.ManagerWatchdog
         self._replace(watchdog, "is_alive", _WatchedMethod(watchdog.is_alive, clock.end, self._guard))
+        for owner, name, replacement in self._starts.hooks():
+            self._replace(owner, name, replacement)
 
     def remove(self) -> None:
         """Restore PyTorch; workers that live on keep their hooks. A patch that other code put over ours stays."""
         while self._undo:
             self._undo.pop()()
 
-    def add_loader(self, index: int, dataset: Any) -> None:
-        """Note the dataset of the loader with this index."""
-        self._datasets[index] = id(dataset)
+    def add_iterator(self, index: int, iterator: Any) -> None:
+        """Note the loader, by its index, of an iterator that is asked for its first batch."""
+        self._datasets[index] = id(iterator._dataset)
+        self._starts.add_iterator(index, iterator)
 
     def added_to(self, loaders: Iterable[Loader]) -> tuple[Loader, ...]:
-        """The loaders with the mean times of their batches; unchanged where no worker was measured."""
-        return tuple(self._with_times(index, loader) for index, loader in enumerate(loaders))
+        """The loaders with the mean times of batches and of starts; unchanged where no worker was measured."""
+        return tuple(
+            self._starts.added_to(index, self._with_times(index, loader)) for index, loader in enumerate(loaders)
+        )
 
     def _with_times(self, index: int, loader: Loader) -> Loader:
         if self._memory is None or not loader.workers or index not in self._datasets:
@@ -71,11 +81,12 @@ class FetchTimes:
         batches = sum(slot[_BATCHES] for slot in slots)
         if not batches:
             return loader
-        loading_s, waiting_s = (sum(slot[field] for slot in slots) for field in (_LOADING_S, _WAITING_S))
+        loading_s, waiting_s, cpu_s = (sum(slot[field] for slot in slots) for field in (_LOADING_S, _WAITING_S, _CPU_S))
         return replace(
             loader,
             worker_batch_ns=round(loading_s / batches * 1e9),
             worker_wait_ns=round(waiting_s / batches * 1e9),
+            worker_batch_cpu_ns=round(cpu_s / batches * 1e9),
         )
 
     def _replace(self, owner: Any, name: str, replacement: Any) -> None:
@@ -107,30 +118,31 @@ class _BatchClock:
 
     def __init__(self, numbers: Any) -> None:
         self._numbers = numbers
-        self._began: tuple[int, float, float, int | None] | None = None
+        self._began: tuple[int, float, float, float, int | None] | None = None
 
     def begin(self, fetcher: Any) -> None:
         """Note the start of a batch."""
-        self._began = id(vars(fetcher).get("dataset")), time.perf_counter(), time.thread_time(), _blocked_count()
+        dataset = id(vars(fetcher).get("dataset"))
+        self._began = dataset, time.perf_counter(), time.thread_time(), _queued_s(), _blocked_count()
 
     def end(self, _: Any) -> None:
         """Add the batch that began before; nothing if there is none."""
         if self._began is None:
             return
-        dataset, began_s, cpu_s, blocked = self._began
+        dataset, began_s, cpu_s, queued_s, blocked = self._began
         self._began = None
         loading_s = time.perf_counter() - began_s
         # A thread that never blocked did not wait for anything but a core.
         has_waited = blocked is None or _blocked_count() != blocked
-        waiting_s = max(0.0, loading_s - (time.thread_time() - cpu_s)) if has_waited else 0.0
-        self._add(dataset, loading_s, waiting_s)
+        spent_s, queued_s = time.thread_time() - cpu_s, _queued_s() - queued_s
+        self._add(dataset, loading_s, max(0.0, loading_s - spent_s - queued_s) if has_waited else 0.0, spent_s)
 
-    def _add(self, dataset: int, loading_s: float, waiting_s: float) -> None:
+    def _add(self, dataset: int, *seconds: float) -> None:
         first = os.getpid() % _SLOTS * _FIELDS
         before = self._numbers[first : first + _FIELDS].tolist()
         if (before[_PID], before[_DATASET]) != (os.getpid(), dataset):
-            before = [os.getpid(), dataset, 0.0, 0.0, 0.0]
-        added = [0, 0, 1, loading_s, waiting_s]
+            before = [os.getpid(), dataset, *[0.0] * (_FIELDS - 2)]
+        added = [0, 0, 1, *seconds]
         for field in range(_FIELDS):
             self._numbers[first + field] = before[field] + added[field]
 
@@ -140,3 +152,15 @@ def _blocked_count() -> int | None:
     if resource is None or not hasattr(resource, "RUSAGE_THREAD"):  # not on Windows and macOS
         return None
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+def _queued_s() -> float:
+    """How long this thread has waited for a core so far; 0 where the system does not say."""
+    try:
+        file = _open(_SCHEDULER_FILE, os.O_RDONLY)
+    except OSError:  # on other systems than Linux
+        return 0.0
+    try:
+        return int(_read(file, _FILE_BYTES).split()[1]) / 1e9
+    finally:
+        _close(file)

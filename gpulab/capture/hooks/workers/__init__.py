@@ -1,0 +1,1 @@
+"""What DataLoader workers do, measured by them or while they are started."""
