@@ -52,6 +52,17 @@ def with_graph(gan):
     gan.of_generator.step()
 
 
+def with_graph_of_one_loss(gan):
+    gan.of_discriminator.zero_grad()
+    gan.discriminator_loss(gan.fakes()).backward()
+    gan.of_discriminator.step()
+    gan.of_generator.zero_grad()
+    gan.discriminator.requires_grad_(False)
+    gan.generator_loss(gan.fakes()).backward()
+    gan.discriminator.requires_grad_(True)
+    gan.of_generator.step()
+
+
 def with_retained_graph(gan):
     images = gan.fakes()
     gan.of_discriminator.zero_grad()
@@ -81,6 +92,17 @@ def detached(gan):
     gan.of_generator.step()
 
 
+def with_frozen_discriminator(gan):
+    gan.of_discriminator.zero_grad()
+    gan.discriminator_loss(gan.fakes().detach()).backward()
+    gan.of_discriminator.step()
+    gan.of_generator.zero_grad()
+    gan.discriminator.requires_grad_(False)
+    gan.generator_loss(gan.fakes()).backward()
+    gan.discriminator.requires_grad_(True)
+    gan.of_generator.step()
+
+
 def with_one_loss(gan):
     gan.of_discriminator.zero_grad()
     gan.of_generator.zero_grad()
@@ -98,13 +120,18 @@ def with_summed_gradients(gan):
     gan.of_generator.step()
 
 
+def of_one_kind(found, *, passed_through=False):
+    return tuple(gradients for gradients in found if gradients.passed_through is passed_through)
+
+
 def recorded(iteration, iterations=ITERATIONS):
     gan = Gan()
     generator, optimizer = gan.generator, gan.of_discriminator  # variables that gpulab finds
+    discriminator, other_optimizer = gan.discriminator, gan.of_generator
     with gpulab.profile("gan", level="sensors") as session:
         for _ in range(iterations):
             iteration(gan)
-    del generator, optimizer
+    del generator, optimizer, discriminator, other_optimizer
     assert not [gap for gap in session.run.recording.left_out if "gradients" in gap.what]
     return session.run.discarded_gradients
 
@@ -113,16 +140,31 @@ def recorded(iteration, iterations=ITERATIONS):
     (with_graph, 1), (with_retained_graph, 1), (with_several_critic_steps, 3),
 ])  # fmt: skip
 def test_a_discriminator_whose_loss_runs_backward_through_the_generator(iteration, passes):
-    (gradients,) = recorded(iteration)
+    (gradients,) = of_one_kind(recorded(iteration))
     assert (gradients.model, gradients.optimizer) == ("generator", "optimizer")
+    assert gradients.owner == "other_optimizer"
     assert gradients.passes == passes
     assert 0 < gradients.step_frac < 1
     assert iteration.__name__ in gradients.location
 
 
-@pytest.mark.parametrize("iteration", [detached, with_one_loss, with_summed_gradients])
+@pytest.mark.parametrize("iteration", [detached, with_one_loss, with_summed_gradients, with_frozen_discriminator])
 def test_gradients_that_are_used_or_do_not_exist(iteration):
-    assert recorded(iteration) == ()
+    assert of_one_kind(recorded(iteration)) == ()
+
+
+@pytest.mark.parametrize("iteration", [detached, with_graph, with_several_critic_steps])
+def test_a_generator_whose_loss_computes_gradients_of_the_discriminators_weights(iteration):
+    (gradients,) = of_one_kind(recorded(iteration), passed_through=True)
+    assert (gradients.model, gradients.owner, gradients.optimizer) == ("discriminator", "optimizer", "other_optimizer")
+    assert gradients.passes == 1
+    assert 0 < gradients.step_frac < 1
+    assert iteration.__name__ in gradients.location
+
+
+@pytest.mark.parametrize("iteration", [with_frozen_discriminator, with_one_loss])
+def test_a_discriminator_without_gradients_of_a_generators_loss(iteration):
+    assert of_one_kind(recorded(iteration), passed_through=True) == ()
 
 
 def test_too_few_iterations_to_know():
@@ -153,14 +195,14 @@ def test_models_can_be_copied_and_saved_while_they_are_watched():
         copy.deepcopy(gan.generator)
         torch.save(gan.generator, io.BytesIO())
 
-    assert len(recorded(iteration)) == 1
+    assert len(of_one_kind(recorded(iteration))) == 1
 
 
 def test_hooks_are_removed_if_the_program_ends_in_a_measured_iteration():
     gan = Gan()
     with gpulab.profile("gan", level="sensors"):
         for _ in range(3):
-            with_graph(gan)
+            with_graph_of_one_loss(gan)
         with_graph(gan)
         gan.of_discriminator.zero_grad()
     assert not any(parameter._post_accumulate_grad_hooks for parameter in gan.generator.parameters())
@@ -198,7 +240,7 @@ def test_an_iteration_that_does_not_end_is_given_up(monkeypatch):
     gan = Gan()
     with gpulab.profile("gan", level="sensors") as session:
         for _ in range(3):
-            with_graph(gan)
+            with_graph_of_one_loss(gan)
         assert hooks_of(gan)
         for _ in range(20):  # the generator is trained no more
             gan.of_discriminator.zero_grad()
@@ -208,11 +250,26 @@ def test_an_iteration_that_does_not_end_is_given_up(monkeypatch):
     assert session.run.discarded_gradients == ()
 
 
+def test_an_iteration_with_too_many_steps_is_given_up(monkeypatch):
+    monkeypatch.setattr(gradient_watch, "_MOST_STEPS", 10)
+    gan = Gan()
+    with gpulab.profile("gan", level="sensors") as session:
+        for _ in range(3):
+            detached(gan)
+        assert hooks_of(gan)
+        for _ in range(20):  # the generator is trained no more
+            gan.of_discriminator.zero_grad()
+            gan.discriminator_loss(gan.fakes().detach()).backward()
+            gan.of_discriminator.step()
+        assert not hooks_of(gan)
+    assert session.run.discarded_gradients == ()
+
+
 def test_with_many_optimizers_nothing_is_watched():
     gan = Gan()
     with gpulab.profile("gan", level="sensors") as session:
         for _ in range(3):
-            with_graph(gan)
+            with_graph_of_one_loss(gan)
         assert hooks_of(gan)
         for _ in range(4):
             torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1).step()
@@ -233,5 +290,5 @@ def test_a_backward_pass_in_another_thread_as_on_a_gpu():
         gan.generator_loss(gan.fakes()).backward()
         gan.of_generator.step()
 
-    (gradients,) = recorded(iteration)
+    (gradients,) = of_one_kind(recorded(iteration))
     assert gradients.passes == 1

@@ -1,6 +1,7 @@
 """Gradients of an optimizer's parameters that backward passes for another one compute, and that are deleted unused.
 
-In a GAN, the loss of the discriminator also reaches the generator unless its output is detached. At each update, the
+In a GAN, the loss of the discriminator also reaches the generator unless its output is detached, and the loss of the
+generator runs through the discriminator, where it also computes gradients of the weights. At each update, the
 gradients of all optimizers are compared: which ones are new, and whether an optimizer still has them when it steps.
 Then hooks on a few parameters note, for some iterations, when a backward pass reaches them. No operator is called.
 """
@@ -16,7 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.batch_contents import is_tensor
-from gpulab.capture.hooks.models.module_tree import swaps_tensors
+from gpulab.capture.hooks.models.module_tree import all_parameters_in, submodules_in, swaps_tensors
 from gpulab.capture.hooks.models.tensor_memory import version_of
 from gpulab.capture.hooks.user_variables import find_variable_name, optimizer_parameters, trained_module
 from gpulab.capture.protection.guard import Guard
@@ -30,6 +31,7 @@ _COMPARED = 4  # parameters of an optimizer at each update
 _HOOKED = 200  # parameters of an optimizer in a measured iteration
 _MIN_DISCARDED = 2  # times, before anything is measured
 _MOST_ARRIVALS = 50_000  # of gradients in a measured iteration; a longer one is given up
+_MOST_STEPS = 1_000  # of optimizers in a measured iteration; a longer one is given up, too
 _CYCLES = 3  # iterations that are measured
 
 Gradient = tuple[weakref.ref[Any], int]  # and its version
@@ -66,28 +68,51 @@ class _Watched:
         self.gradients = [None] * len(positions)
 
 
+class _Part(NamedTuple):
+    """The part of a backward pass that computes gradients of the other optimizer's parameters."""
+
+    duration_ns: int
+    location: str | None  # that calls backward()
+
+
+@dataclass
+class _Parts:
+    """Such parts of all backward passes, either before the gradients that are used or behind them."""
+
+    fractions: list[float] = field(default_factory=list)  # of each measured iteration
+    passes: int = 0  # in the latest one
+    location: str | None = None
+
+    def add(self, parts: list[_Part], iteration_ns: int) -> None:
+        """Add the parts in an iteration."""
+        self.fractions.append(sum([part.duration_ns for part in parts]) / max(1, iteration_ns))
+        self.passes = len(parts)
+        self.location = self.location or (parts[0].location if parts else None)
+
+
 @dataclass
 class _Pair:
     """What backward passes before the steps of one optimizer do to the gradients of another one."""
 
     discarded: int = 0
     is_ruled_out: bool = False  # the gradients are used, or an iteration is too long to be measured
-    fractions: list[float] = field(default_factory=list)  # of each measured iteration
-    passes: int = 0  # in the latest one
-    location: str | None = None
+    behind: _Parts = field(default_factory=_Parts)
+    through: _Parts = field(default_factory=_Parts)
     model: str | None = None
+    owner: str | None = None
     optimizer: str | None = None
 
 
 @dataclass
 class _Cycle:
-    """An iteration that is measured: from a step of the other optimizer to its next one."""
+    """An iteration that is measured: between two steps of the other optimizer that follow one of the stepping one."""
 
     stepping: int
     other: int
     handles: list[Any]
     arrivals: list[_Arrival] = field(default_factory=list)  # before steps of the stepping optimizer
     latest: list[_Arrival] = field(default_factory=list)  # since the latest step of any optimizer
+    steps: int = 0  # of all optimizers
     start_ns: int = field(default_factory=time.perf_counter_ns)
 
 
@@ -99,6 +124,7 @@ class GradientWatch:
         self._optimizers: dict[int, _Watched] = {}
         self._pairs: dict[tuple[int, int], _Pair] = {}  # of the optimizer that steps and the other one
         self._cycle: _Cycle | None = None
+        self._stepped_since: dict[int, set[int]] = {}  # optimizers that stepped since the latest step of each one
 
     @property
     def discarded(self) -> tuple[DiscardedGradients, ...]:
@@ -106,13 +132,16 @@ class GradientWatch:
         entries = [
             DiscardedGradients(
                 model=pair.model,
+                owner=pair.owner,
                 optimizer=pair.optimizer,
-                location=pair.location,
-                passes=pair.passes,
-                step_frac=median(pair.fractions),
+                location=parts.location,
+                passes=parts.passes,
+                step_frac=median(parts.fractions),
+                passed_through=parts is pair.through,
             )
             for pair in list(self._pairs.values())  # the sampler's thread asks, too
-            if pair.fractions and min(pair.fractions) > 0 and not pair.is_ruled_out
+            for parts in (pair.behind, pair.through)
+            if parts.fractions and min(parts.fractions) > 0 and not pair.is_ruled_out
         ]
         return tuple(sorted(entries, key=lambda gradients: -(gradients.step_frac or 0.0)))
 
@@ -131,15 +160,19 @@ class GradientWatch:
                 return  # without a reference to any parameter: the program may swap its tensors
             for watched in self._optimizers.values():
                 watched.begin()
+            since = self._stepped_since.get(number, set())
             if self._cycle is not None:
-                self._continue_cycle(self._cycle, number, innermost)
+                self._continue_cycle(self._cycle, number, since, innermost)
             self._compare(number, stepped)
             for other, watched in self._optimizers.items():
                 if other != number:
                     self._note_new_gradients(number, watched)
             stepped.gradients, stepped.added = _gradients(stepped.parameters), {}
             if self._cycle is None:
-                self._begin_cycle(number)
+                self._begin_cycle(number, since)
+            for others in self._stepped_since.values():
+                others.add(number)
+            self._stepped_since[number] = set()
 
     def remove(self) -> None:
         """Remove all hooks and references."""
@@ -172,11 +205,14 @@ class GradientWatch:
             watched.added[number] = [now if new else None for now, new in zip(current, is_new, strict=True)]
         watched.gradients = current
 
-    def _begin_cycle(self, number: int) -> None:
-        """Measure the iteration that begins if others discard gradients of the optimizer that has just stepped."""
+    def _begin_cycle(self, number: int, since: set[int]) -> None:
+        """Measure the iteration that begins if others discard gradients of the optimizer that has just stepped.
+
+        `since`: the optimizers that stepped after the previous step of this one.
+        """
         for (stepping, other), pair in self._pairs.items():
-            is_due = pair.discarded >= _MIN_DISCARDED and len(pair.fractions) < _CYCLES
-            if other == number and is_due and not pair.is_ruled_out and not has_compiled():
+            is_due = pair.discarded >= _MIN_DISCARDED and len(pair.behind.fractions) < _CYCLES
+            if other == number and stepping in since and is_due and not pair.is_ruled_out and not has_compiled():
                 self._cycle = cycle = _Cycle(stepping, other, [])
                 for key, is_other in ((stepping, False), (other, True)):
                     self._add_hooks(cycle, self._optimizers[key].optimizer(), is_other)
@@ -198,47 +234,55 @@ class GradientWatch:
         for parameter in _trained(optimizer)[:_HOOKED]:
             cycle.handles.append(kind.register_post_accumulate_grad_hook(parameter, arrived))
 
-    def _continue_cycle(self, cycle: _Cycle, number: int, innermost: FrameType | None) -> None:
+    def _continue_cycle(self, cycle: _Cycle, number: int, since: set[int], innermost: FrameType | None) -> None:
         """Assign the latest backward passes to the optimizer that has stepped; its own step ends an iteration."""
-        is_too_long = len(cycle.latest) + len(cycle.arrivals) >= _MOST_ARRIVALS
+        cycle.steps += 1
+        is_too_long = len(cycle.latest) + len(cycle.arrivals) >= _MOST_ARRIVALS or cycle.steps >= _MOST_STEPS
         if number == cycle.stepping:
             cycle.arrivals += cycle.latest
         cycle.latest.clear()
         if is_too_long:  # the other optimizer may never step again
             self._remove_hooks()
             self._pairs[cycle.stepping, cycle.other].is_ruled_out = True
-        elif number == cycle.other:
+        elif number == cycle.other and cycle.stepping in since:
             self._end_cycle(cycle, innermost)
 
     def _end_cycle(self, cycle: _Cycle, innermost: FrameType | None) -> None:
         duration_ns = time.perf_counter_ns() - cycle.start_ns
         self._remove_hooks()
         pair = self._pairs[cycle.stepping, cycle.other]
-        tails = _tails(cycle.arrivals)
-        pair.fractions.append(sum([duration for duration, _ in tails]) / max(1, duration_ns))
-        pair.passes = len(tails)
-        if tails and pair.location is None:
-            pair.location = tails[0][1]
+        behind, through = _parts_of(cycle.arrivals)
+        pair.behind.add(behind, duration_ns)
+        pair.through.add(through, duration_ns)
+        if (behind or through) and pair.model is None and pair.optimizer is None:
             other, stepping = [self._optimizers[key].optimizer() for key in (cycle.other, cycle.stepping)]
             variable = trained_module(innermost, other) if other is not None else None
-            pair.model = variable.name if variable else None
+            pair.model = variable.name if variable and (behind or _holds_all(variable.value, other)) else None
+            pair.owner = find_variable_name(innermost, lambda value: value is other)
             pair.optimizer = find_variable_name(innermost, lambda value: value is stepping)
 
 
-def _tails(arrivals: list[_Arrival]) -> list[tuple[int, str | None]]:
-    """Return how long backward passes went on after the gradients of the stepping optimizer, and the calling lines.
+def _parts_of(arrivals: list[_Arrival]) -> tuple[list[_Part], list[_Part]]:
+    """Return the parts of backward passes behind the gradients of the stepping optimizer, and those before them.
 
-    A pass that reaches the other optimizer's parameters first, such as that of a generator's loss through the
-    discriminator, has no such part.
+    The second part begins with the first gradient of the other optimizer's parameters.
     """
-    tails = []
+    behind, through = [], []
     for number in dict.fromkeys([arrival.backward for arrival in arrivals]):
         of_pass = [arrival for arrival in arrivals if arrival.backward == number]
         useful = [arrival.at_ns for arrival in of_pass if not arrival.is_other]
         others = [arrival.at_ns for arrival in of_pass if arrival.is_other]
         if useful and others and min(others) > max(useful):
-            tails.append((max(others) - max(useful), of_pass[0].location))
-    return tails
+            behind.append(_Part(max(others) - max(useful), of_pass[0].location))
+        elif useful and others and max(others) < min(useful):
+            through.append(_Part(max(others) - min(others), of_pass[0].location))
+    return behind, through
+
+
+def _holds_all(module: Any, optimizer: Any) -> bool:
+    """Whether a module has all parameters of an optimizer, which may train several modules."""
+    contained = {id(parameter) for parameter in all_parameters_in(submodules_in(module))}
+    return all([id(parameter) in contained for parameter in optimizer_parameters(optimizer)])
 
 
 def _trained(optimizer: Any) -> list[Any]:

@@ -34,6 +34,14 @@ def provoked_by_models_without_variables():
     return training(gradients(0.2, model=None, optimizer=None, location=None))
 
 
+def provoked_by_a_generator_whose_loss_computes_gradients_of_weights():
+    return training(gradients(0.3, model="discriminator", optimizer="optimizer_G", passed_through=True))
+
+
+def provoked_by_such_a_loss_and_two_models_without_a_variable():
+    return training(gradients(0.3, model=None, owner="optim_d", optimizer="optim_g", passed_through=True))
+
+
 def spared_where_nothing_is_deleted():
     return training()
 
