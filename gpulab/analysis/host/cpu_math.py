@@ -25,8 +25,14 @@ LAYER_OPS = (
     *("aten::scaled_dot_product_attention", "aten::embedding_bag"),
     *("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise"),
 )
-# Those that run faster in bfloat16. Without oneDNN's layer, recurrent layers are made of many small products.
-BFLOAT16_OPS = (*(name for name in LAYER_OPS if name not in _RECURRENT and name != "aten::embedding_bag"),)
+_MADE_OF_OTHERS = (*_RECURRENT, "aten::scaled_dot_product_attention")
+_FUSED_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
+# Those that run faster in bfloat16. Without oneDNN's layer, recurrent layers are made of many small products; attention
+# with dropout is made of products, a softmax and the dropout.
+BFLOAT16_OPS = (
+    *(name for name in LAYER_OPS if name not in (*_MADE_OF_OTHERS, "aten::embedding_bag")),
+    *(_FUSED_ATTENTION, f"{_FUSED_ATTENTION}_backward"),
+)
 IMAGE_CONVOLUTION_OPS = tuple(name for name in LAYER_OPS if "conv" in name and not name.startswith("mkldnn::"))
 LONG_NS = 100_000  # shorter ones do not matter
 

@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -128,6 +129,30 @@ class Doubled(nn.Linear):
         return 2 * super().forward(rows)
 
 
+class Symmetric(nn.Module):
+    """A parametrization of the user's."""
+
+    def forward(self, weight):
+        return weight.triu() + weight.triu(1).T
+
+
+NORMALIZED = {
+    "weight_norm": nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3)),
+    "weight_norm without a bias": nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3, bias=False)),
+    "spectral_norm": nn.utils.parametrizations.spectral_norm(nn.Conv1d(4, 6, 3)),
+    "orthogonal": nn.utils.parametrizations.orthogonal(nn.Linear(4, 6)),
+    "spectral_norm of older versions": nn.utils.spectral_norm(nn.Linear(4, 6)),
+}
+
+
+@pytest.mark.parametrize("name", NORMALIZED)
+def test_a_layer_with_a_normalized_weight_is_timed_as_one_without(name):
+    layer = NORMALIZED[name]
+    tensor = torch.rand(2, 4, 9) if isinstance(layer, nn.Conv1d) else ROWS
+    plain = nn.Conv1d(4, 6, 3, bias=layer.bias is not None) if isinstance(layer, nn.Conv1d) else nn.Linear(4, 6)
+    assert layer_call(layer, (tensor,), {}) == layer_call(plain, (tensor,), {})
+
+
 def packed(sequences):
     return pack_padded_sequence(sequences, torch.tensor([7, 5, 2]), batch_first=True)
 
@@ -136,7 +161,8 @@ def packed(sequences):
     ("layer", "tensor"),
     [
         (Doubled(4, 3), ROWS),
-        (nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), ROWS),
+        (parametrize.register_parametrization(nn.Linear(3, 3), "weight", Symmetric()), ROWS[:, :3]),
+        (nn.utils.parametrizations.weight_norm(Doubled(4, 3)), ROWS),
         (nn.LSTM(4, 5, batch_first=True), packed(SEQUENCES)),
         (nn.LSTM(4, 5, proj_size=2), SEQUENCES),
         (nn.LSTM(4, 5), SEQUENCES[0]),

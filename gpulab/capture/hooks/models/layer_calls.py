@@ -20,6 +20,8 @@ ROW_PRODUCTS = "rows"  # a linear layer whose weight is stored as inputs x outpu
 _CONVOLUTION_OPTIONS = ("stride", "padding", "dilation", "groups")
 _TRANSPOSED_OPTIONS = ("stride", "padding", "output_padding", "groups", "dilation")
 _RECURRENT_OPTIONS = ("bias", "num_layers", "bidirectional", "batch_first")
+_OF_PYTORCH = "torch.nn.utils.parametrizations"
+_NORMALIZED = ("weight_v", "weight_orig")  # of torch.nn.utils.weight_norm and spectral_norm
 _SIMPLE_TYPES = (int, float, bool, str)
 
 
@@ -39,21 +41,51 @@ def layer_call(module: Any, arguments: tuple[Any, ...], options: dict[str, Any])
     """Describe a call of a layer; None for any other module, a packed input, and one that is not in float32."""
     import torch
 
-    kind = type(module)
+    values = object.__getattribute__(module, "__dict__")
+    kind = type(module).__bases__[0] if _parametrized_weight(values) else type(module)
     describe = _products_with_rows if is_transformers_linear(kind) else _describers().get(kind)
     tensor = arguments[0] if arguments else None
     if describe is None or not is_tensor(type(tensor)) or not is_dense_float32(tensor):
         return None
     if torch.is_autocast_enabled("cpu"):
         return None
-    values = object.__getattribute__(module, "__dict__")
-    parameters = [value for value in values.get("_parameters", {}).values() if value is not None]
+    parameters = _weights_in(values)
     if not parameters or not all([is_tensor(type(value)) and is_dense_float32(value) for value in parameters]):
         return None
     layer_options = describe(_Call(values, parameters, tensor, arguments, options))
     if layer_options is None or not all([_is_simple(option) for option in layer_options.values]):
         return None
     return _layer_call(layer_options, parameters, tensor)
+
+
+def has_plain_weights(module: Any) -> bool:
+    """Whether a layer computes with its parameters themselves, not with weights that it normalizes before each call."""
+    values = object.__getattribute__(module, "__dict__")
+    return not _parametrized_weight(values) and not any([name in values["_parameters"] for name in _NORMALIZED])
+
+
+def _weights_in(values: dict[str, Any]) -> list[Any]:
+    """Return the weights of a layer; of one that is normalized before each call, a parameter of the same shape."""
+    parameters = values.get("_parameters", {})
+    normalized = _parametrized_weight(values) or [parameters[name] for name in _NORMALIZED if name in parameters]
+    weights = [normalized[-1], parameters.get("bias")] if normalized else list(parameters.values())
+    return [value for value in weights if value is not None]
+
+
+def _parametrized_weight(values: dict[str, Any]) -> list[Any]:
+    """Return the parameters of a weight with a parametrization of PyTorch's; the last one has the weight's shape."""
+    parametrizations = values.get("_modules", {}).get("parametrizations")
+    weight = None if parametrizations is None else _parts_of(parametrizations, "_modules").get("weight")
+    if weight is None:
+        return []
+    if not all([type(part).__module__ == _OF_PYTORCH for part in _parts_of(weight, "_modules").values()]):
+        return []
+    return list(_parts_of(weight, "_parameters").values())
+
+
+def _parts_of(module: Any, name: str) -> dict[str, Any]:
+    parts: dict[str, Any] = object.__getattribute__(module, "__dict__")[name]
+    return parts
 
 
 class _Call(NamedTuple):

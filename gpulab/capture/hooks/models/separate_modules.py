@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpulab.capture.hooks.models.layer_calls import CONVOLUTION, LINEAR, Shape, TimedLayer, shape_of
+from gpulab.capture.hooks.models.layer_calls import CONVOLUTION, LINEAR, Shape, TimedLayer, has_plain_weights, shape_of
 from gpulab.capture.hooks.models.module_tree import parameters_in, submodules_in
 from gpulab.capture.hooks.models.tensor_memory import version_of
 from gpulab.user_objects import PARTS_OF_ONE, SAME_INPUT
@@ -73,7 +73,8 @@ class ModuleGroups:
         a gradient may be a detached output, as in a residual quantizer or in layers that are trained one by one.
         """
         identity = id(module)
-        if (leaf := _embedding(module, tensors) if layer is None else layer) is not None:
+        leaf = _embedding(module, tensors) if layer is None else layer
+        if leaf is not None and has_plain_weights(module):
             self._layers[identity] = leaf
         if identity not in self._structures:
             self._structures[identity] = _structure(module)

@@ -75,6 +75,33 @@ def spared_where_the_layers_are_too_small():
     return run_of(stepped(step), models=models, facts={"cpu_bfloat16": "avx512_bf16"})
 
 
+def attention(products_ms):
+    """Steps in which attention takes 80 ms: two products, and a softmax and dropout between them."""
+    name = "scaled_dot_product_attention"
+
+    def step(at):
+        inner = [("aten::bmm", 0, products_ms / 2), ("aten::bmm", 80 - products_ms / 2, products_ms / 2)]
+        inner += [("aten::softmax", products_ms / 2, 5), ("aten::dropout", products_ms / 2 + 5, 75 - products_ms)]
+        parts = [event(EventKind.OP, part, at + start, dur_ms) for part, start, dur_ms in inner]
+        whole = [event(EventKind.OP, op, at, 80) for op in (f"aten::{name}", f"aten::_{name}_math")]
+        return [*whole, *parts, event(EventKind.ANNOTATION, "Optimizer.step#SGD.step", at + 82, 10)]
+
+    return run_of(
+        stepped(step),
+        models=(Model(kind="Net", name="net", tensors=8, dtypes=("float32",)),),
+        optimizers=(Optimizer(kind="SGD", name="optimizer", tensors=8, device="cpu"),),
+        facts={"cpu_bfloat16": "avx512_bf16"},
+    )
+
+
+def provoked_where_the_products_of_attention_take_the_time():
+    return attention(70)
+
+
+def spared_where_the_dropout_of_attention_takes_the_time():
+    return attention(20)
+
+
 def provoked_where_the_layers_are_faster_in_bfloat16():
     return training(layer_times=LayerTimes(layers=4, **times_ms(60, 34, 30)))
 
