@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,10 +13,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 from torch.utils.data._utils.fetch import _MapDatasetFetcher  # noqa: E402
 from torch.utils.data._utils.worker import ManagerWatchdog  # noqa: E402
 
+from gpulab.capture.hooks.workers import fetch_times  # noqa: E402
 from gpulab.capture.hooks.workers.fetch_times import FetchTimes  # noqa: E402
 from gpulab.capture.protection.guard import Guard  # noqa: E402
 
-SLEEP_S = 0.002
+SLEEP_S = COMPUTED_S = 0.002
 BATCH = 8
 
 
@@ -30,6 +32,14 @@ class Quick(Dataset):
 class Sleeping(Quick):
     def __getitem__(self, index):
         time.sleep(SLEEP_S)
+        return super().__getitem__(index)
+
+
+class Computing(Quick):
+    def __getitem__(self, index):
+        end_s = time.thread_time() + COMPUTED_S
+        while time.thread_time() < end_s:
+            pass
         return super().__getitem__(index)
 
 
@@ -122,3 +132,24 @@ def test_a_failure_of_ours_does_not_reach_the_worker(monkeypatch):
     monkeypatch.setattr("gpulab.capture.hooks.workers.fetch_times._blocked_count", lambda: 1 // 0)
     (loader,) = recorded_loaders(Quick())
     assert loader.worker_batch_ns is None
+
+
+def test_waiting_for_a_core_is_no_wait_for_data(monkeypatch):
+    """Of 1 s, the worker computes for 0.3 s and waits 0.5 s for a core, so it waits 0.2 s for something else."""
+    readings = {"perf_counter": [0.0, 1.0], "thread_time": [0.0, 0.3]}
+    for name, values in readings.items():
+        monkeypatch.setattr(fetch_times.time, name, iter(values).__next__)
+    monkeypatch.setattr(fetch_times, "_queued_s", iter([0.0, 0.5]).__next__)
+    monkeypatch.setattr(fetch_times, "_blocked_count", iter([0, 1]).__next__)
+    numbers = memoryview(bytearray(8 * fetch_times._SLOTS * fetch_times._FIELDS)).cast("d")
+    clock = fetch_times._BatchClock(numbers)
+    clock.begin(SimpleNamespace(dataset=None))
+    clock.end(None)
+    monkeypatch.undo()
+    assert [value for value in numbers if value][-3:] == pytest.approx([1.0, 0.2, 0.3])
+
+
+def test_workers_measure_their_cpu_time():
+    sleeping, computing = recorded_loaders(Sleeping(), Computing())
+    assert sleeping.worker_batch_cpu_ns < 0.5 * sleeping.worker_batch_ns
+    assert computing.worker_batch_cpu_ns >= BATCH * COMPUTED_S * 1e9
