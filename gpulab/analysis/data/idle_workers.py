@@ -39,6 +39,7 @@ class WithoutWorkers:
     best_ns: int
     worst_ns: int
     floor_ns: int  # with batches that cost nothing
+    as_slow_ns: int  # the same if the model does not get faster
     steps: int
 
 
@@ -86,6 +87,7 @@ def _times_of(run: Run, calls: Rows, groups: list[_Batches], main: _Batches, ste
         best_ns=other_ns + _without(groups, 0),
         worst_ns=other_ns + _without(groups, 1),
         floor_ns=other_ns + round(sum(batches.batches * _computing(batches, 0) for batches in groups)),
+        as_slow_ns=other_ns + round(sum(batches.batches * batches.computing_ns for batches in groups)),
         steps=steps,
     )
 

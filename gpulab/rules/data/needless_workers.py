@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpulab.analysis.data.idle_workers import WithoutWorkers, without_workers
@@ -65,15 +66,19 @@ def restarted_workers(
     loaders = [evidence.run.loaders[index] for index in starts.restarted]
     keep = _with_persistent_workers(evidence, loading, starts, loaders, proposed)
     drop = _without_workers(evidence, loading, loaders, _mean_step(loading, starts))
+    is_dropped = drop is not None and _gains_more(drop, keep)
     finding = Finding(
         ledger_parts=("loader",),
         claim=_restart_claim(loaders, starts),
-        evidence=(*more_evidence, f"Measured at {count(starts.restarts, 'start')} after the first."),
+        evidence=(
+            f"Measured at {count(starts.restarts, 'start')} after the first.",
+            *(_costs_text(evidence, loading) if is_dropped else more_evidence),
+        ),
         numbers=loader_numbers(loading, evidence.part_share("loader")),
         confidence=LIKELY,
         spans=starts.spans,
     )
-    return with_remedy(finding, drop if drop is not None and _gains_more(drop, keep) else keep)
+    return with_remedy(finding, drop if drop is not None and is_dropped else keep)
 
 
 def slowing_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
@@ -90,14 +95,15 @@ def slowing_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
     remedy = _without_workers(evidence, loading, loaders, _typical_step(loading))
     finding = Finding(
         ledger_parts=("compute",),
-        claim=f"DataLoader workers slow down the model: it takes {duration(times.crowded_ns)} per batch on average, "
-        f"and {duration(times.idle_ns)} when the workers are idle, at the end of a pass.",
-        evidence=(_loading_text(loading),) if loading.worker_cpu_ns else (),
+        claim=f"DataLoader workers slow down the model: {_speed_text(times)}.",
+        evidence=_cost_text(loading),
         numbers=loader_numbers(loading, evidence.part_share("loader")),
         confidence=LIKELY,
         spans=evidence.ledger.spans["compute"],
     )
-    return None if remedy is None else with_remedy(finding, remedy)
+    if remedy is None:
+        return None
+    return with_remedy(finding, replace(remedy, gain=replace(remedy.gain, cold_floor_ns=None)))
 
 
 def restarts_of(evidence: Evidence, loading: LoadingCost) -> WorkerStarts | None:
@@ -156,8 +162,8 @@ def _changed(
     """Return the change of the first of these DataLoaders, and the advice to change the others, too."""
     change, others = change_loader(evidence, loaders[0], settings), loaders[1:]
     names = [loader.name for loader in others if loader and loader.name]
-    which = f" ({', '.join(names)})" if len(names) == len(others) else ""
-    also = f"Do the same with the other {count(len(others), 'DataLoader')}{which}." if others else ""
+    which = " and ".join(names) if len(names) == len(others) else f"the other {count(len(others), 'DataLoader')}"
+    also = f"Do the same with {which}." if others else ""
     return Remedy(
         gain=gain,
         fix=change.code,
@@ -175,9 +181,8 @@ def _mostly_wait(loading: LoadingCost) -> bool:
 
 def _measured_gain(times: WithoutWorkers) -> Gain:
     """Return the gain of loading in the main process, by the speed of the model beside idle workers."""
-    now_ns, best_ns, worst_ns, floor_ns = (
-        max(1, total_ns // times.steps) for total_ns in (times.now_ns, times.best_ns, times.worst_ns, times.floor_ns)
-    )
+    totals_ns = times.now_ns, times.best_ns, times.worst_ns, times.floor_ns, times.as_slow_ns
+    now_ns, best_ns, worst_ns, floor_ns, as_slow_ns = (max(1, total_ns // times.steps) for total_ns in totals_ns)
     return Gain(
         step_ns=now_ns,
         best_ns=min(best_ns, worst_ns),
@@ -185,6 +190,7 @@ def _measured_gain(times: WithoutWorkers) -> Gain:
         floor_ns=min(floor_ns, best_ns, worst_ns),
         basis="the speed of the model while the workers are idle, and the CPU time in which they load a batch",
         floor_assumes="data loading at no cost",
+        cold_floor_ns=max(floor_ns, as_slow_ns),
         is_mean=True,
     )
 
@@ -250,6 +256,27 @@ def _restart_claim(loaders: list[Loader], starts: WorkerStarts) -> str:
     return (
         f"{percent(starts.restarts_frac)} of the loop goes to restarting {of_all if loaders[1:] else of_epochs}, "
         f"{duration(starts.mean_restart_ns)} each time."
+    )
+
+
+def _costs_text(evidence: Evidence, loading: LoadingCost) -> tuple[str, ...]:
+    """Say what a batch costs a worker, and how fast the model is while the workers are idle, if that was measured."""
+    times = evidence.cached(without_workers)
+    speed = () if times is None else (f"The model computes on the same cores: {_speed_text(times)}.",)
+    return (*_cost_text(loading), *speed)
+
+
+def _cost_text(loading: LoadingCost) -> tuple[str, ...]:
+    loader = loading.loader
+    if loader is None or loader.worker_batch_cpu_ns is None:
+        return (_loading_text(loading),) if loading.worker_cpu_ns else ()
+    return (f"A worker needs {duration(loader.worker_batch_cpu_ns)} of CPU time to load a batch.",)
+
+
+def _speed_text(times: WithoutWorkers) -> str:
+    return (
+        f"it takes {duration(times.crowded_ns)} per batch on average, and {duration(times.idle_ns)} when the workers "
+        "are idle, near the end of a pass"
     )
 
 

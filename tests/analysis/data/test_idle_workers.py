@@ -43,6 +43,7 @@ def test_a_batch_takes_as_long_as_beside_idle_workers_and_its_loading():
     assert times.best_ns == pytest.approx(36 * (60 + 0.4 * LOADING_MS) * MS)
     assert times.worst_ns == pytest.approx(36 * (1.05 * 60 + 0.9 * LOADING_MS) * MS)
     assert times.floor_ns == pytest.approx(36 * 60 * MS)
+    assert times.as_slow_ns == pytest.approx(36 * times.crowded_ns)
 
 
 def test_other_code_between_the_passes_remains():
