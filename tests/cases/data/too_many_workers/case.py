@@ -42,6 +42,31 @@ def provoked_by_fetches_of_different_length_whose_excess_is_less_than_a_tenth_of
     return fetches(13.5, 8, *[7] * 3, *[20] * 6)
 
 
+def beside_workers(idle_ms, *, cpu_ms=5, passes=4, batches=12):
+    """Passes over a DataLoader on a CPU: 100 ms per batch, and near the end, when the workers are idle, `idle_ms`."""
+    loader = replace(WORKERS, persistent_workers=True, prefetch_factor=2, worker_batch_cpu_ns=cpu_ms * 1_000_000)
+    marks, at = [], 0.0
+    for epoch in range(passes):
+        for batch in range(batches):
+            marks.append(mark(at, 1.0, epoch=epoch, process_ms=at))
+            at += idle_ms if batch >= batches - 4 else 100.0
+        marks.append(mark(at, 0.1, epoch=epoch, process_ms=at, yielded=False))
+        at += 0.1
+    return from_workers(wait_ms=1.0, cpu_ms=cpu_ms, loader=loader, on_gpu=False, cores=2.0, marks=marks)
+
+
+def provoked_by_a_model_that_is_faster_while_its_workers_are_idle():
+    return beside_workers(60)
+
+
+def spared_as_the_model_is_as_fast_beside_its_workers():
+    return beside_workers(97)
+
+
+def spared_as_loading_in_the_main_process_would_take_as_long():
+    return beside_workers(60, cpu_ms=45)
+
+
 def spared_as_most_batches_are_late_by_more_than_a_tenth_of_a_step():
     return fetches(23.5, 40, *[7] * 3, *[40] * 6)
 
