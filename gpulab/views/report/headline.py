@@ -43,7 +43,7 @@ def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[st
         label, which = (
             ("Measure the other remedy", f"{fix.alternative}; ") if fix.alternative else ("Measure this fix", "")
         )
-        yield label, f"{command}{rule} ({which}takes 20 seconds or more, {works})"
+        yield label, f"{command}{rule} ({which}takes about a minute, {works})"
     if finding is diagnosis.first and len(tried) > 1:
         yield "Measure all fixes", f"{command} --all ({len(tried)} fixes; the fastest comes first)"
 
