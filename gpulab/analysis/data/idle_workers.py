@@ -106,14 +106,20 @@ def _computing(batches: _Batches, end: int) -> float:
     return _VARIATION[end] * (float(np.percentile(batches.idle_ns, 25)), max(mean, typical))[end]
 
 
-def _loading(batches: _Batches, end: int) -> float:
-    """Return the time to load a batch in the main process, at best and at worst.
+def loading_range_ns(loader: Loader) -> tuple[float, float] | None:
+    """Return how long the main process would load a batch, at best and at worst; None if no worker was measured.
 
-    What a worker waits may be the wait for a core, which the main process has.
+    What a worker waits counts at worst.
     """
-    loader = batches.loader
-    cpu_ns, waiting_ns = loader.worker_batch_cpu_ns or 0, loader.worker_wait_ns or 0
-    return _LOADING[end] * cpu_ns + (waiting_ns if end else 0)
+    if loader.worker_batch_cpu_ns is None:
+        return None
+    best_ns, worst_ns = (part * loader.worker_batch_cpu_ns for part in _LOADING)
+    return best_ns, worst_ns + (loader.worker_wait_ns or 0)
+
+
+def _loading(batches: _Batches, end: int) -> float:
+    range_ns = loading_range_ns(batches.loader)
+    return 0.0 if range_ns is None else range_ns[end]
 
 
 def _batches_of(calls: Rows, index: int, loader: Loader, disturbed: Spans, pauses: Spans) -> _Batches | None:

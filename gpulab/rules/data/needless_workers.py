@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpulab.analysis.data.idle_workers import WithoutWorkers, without_workers
+from gpulab.analysis.data.idle_workers import WithoutWorkers, loading_range_ns, without_workers
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.data.worker_starts import WorkerStarts, worker_starts
 from gpulab.analysis.data.workers import longest_first_batch_ns
@@ -142,18 +142,34 @@ def _without_workers(
     evidence: Evidence, loading: LoadingCost, loaders: Sequence[Loader | None], step: _Step
 ) -> Remedy | None:
     """Return how to load the batches in the main process, and the gain; None if it is unknown."""
-    times, sent_ns, settings = evidence.cached(without_workers), sending_range_ns(loading), {"num_workers": 0}
-    if times is not None and not evidence.on_gpu:
-        return _changed(
-            evidence, loaders, settings, _measured_gain(times), _ABOUT_WAITS if _mostly_wait(loading) else ""
-        )
-    if evidence.on_gpu or loading.worker_cpu_ns is None or sent_ns is None:
+    times, loads = evidence.cached(without_workers), _loads(evidence, loading)
+    if evidence.on_gpu or loads is None:
+        return None
+    gain = _gain(loading, step, loads.most_ns, loads.least_ns) if times is None else _measured_gain(times)
+    return _changed(evidence, loaders, {"num_workers": 0}, gain, _ABOUT_WAITS if loads.may_wait else "")
+
+
+class _Loads(NamedTuple):
+    """How long the main process would load the batches of a step."""
+
+    least_ns: float
+    most_ns: float
+    may_wait: bool  # most of it, e.g. for a network, which takes no CPU time
+
+
+def _loads(evidence: Evidence, loading: LoadingCost) -> _Loads | None:
+    """Return what workers measured; otherwise their CPU time, and what the first batch of a pass took at most."""
+    loader, sent_ns = loading.loader, sending_range_ns(loading)
+    range_ns = None if loader is None else loading_range_ns(loader)
+    if loader is not None and range_ns is not None:
+        may_wait = (loader.worker_wait_ns or 0) > (loader.worker_batch_cpu_ns or 0)
+        return _Loads(loading.batches * range_ns[0], loading.batches * range_ns[1], may_wait)
+    if loading.worker_cpu_ns is None or sent_ns is None:
         return None
     most_ns, least_ns = (max(0.0, loading.worker_cpu_ns - ns) for ns in sent_ns)
     waits = _waits(evidence, loading)
     longest_ns = max(most_ns, waits.most_ns) if waits.with_loading else most_ns + waits.most_ns
-    advice = _ABOUT_WAITS if waits.most_ns > most_ns else ""
-    return _changed(evidence, loaders, settings, _gain(loading, step, longest_ns, least_ns), advice)
+    return _Loads(least_ns, longest_ns, waits.most_ns > most_ns)
 
 
 def _changed(
@@ -171,12 +187,6 @@ def _changed(
         loader_settings=change.settings,
         function=change.function,
     )
-
-
-def _mostly_wait(loading: LoadingCost) -> bool:
-    """Whether the workers measured that they mostly wait, e.g. for a network."""
-    loader = loading.loader
-    return loader is not None and (loader.worker_wait_ns or 0) > (loader.worker_batch_cpu_ns or 0)
 
 
 def _measured_gain(times: WithoutWorkers) -> Gain:
