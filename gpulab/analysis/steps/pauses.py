@@ -85,7 +85,7 @@ def _pauses_above(run: Run, steps: Steps, mask: Mask, percentile: int) -> Pauses
     middle = float(np.percentile(dur, percentile))
     spread = float(np.percentile(np.abs(excess), percentile))
     is_pause = (excess > (MIN_RATIO - 1) * middle) & (excess > MIN_DEVIATIONS * spread)
-    is_pause &= ~_evaluates(run, start, end)
+    is_pause &= ~(_evaluates(run, start, end) | _follows_worker_start(run, start, end))
     if is_pause.any():  # short outliers are noise of a busy machine
         is_pause &= excess >= MIN_QUARTILE_FRAC * np.percentile(excess[is_pause], 75)
     if is_pause.sum() < 2 or is_pause.mean() > MAX_FRAC:
@@ -162,6 +162,19 @@ def _evaluates(run: Run, start: Ints, end: Ints) -> Mask:
         at = np.sort(calls["start_ns"][calls["loader"] != training])
         evaluates |= np.searchsorted(at, end) > np.searchsorted(at, start)
     return evaluates
+
+
+def _follows_worker_start(run: Run, start: Ints, end: Ints) -> Mask:
+    """Return a mask of the steps with the first batch of workers that were started again, which slow down that step."""
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    restarted = [index for index, loader in enumerate(run.loaders) if (loader.worker_starts or 0) > 1]
+    calls = calls.select(np.isin(calls["loader"], restarted))
+    order = np.lexsort((calls["start_ns"], calls["loader"]))
+    loader, epoch = calls["loader"][order], calls["epoch"][order]
+    is_first = (np.diff(loader, prepend=-1) != 0) | (np.diff(epoch, prepend=-1) != 0)
+    at = np.sort(calls["start_ns"][order][is_first])
+    follows: Mask = np.searchsorted(at, end) > np.searchsorted(at, start)
+    return follows
 
 
 def _period(index: Ints) -> int | None:

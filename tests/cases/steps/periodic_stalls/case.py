@@ -47,6 +47,27 @@ def provoked_by_a_log_entry():
     return marked(every(), samples=samples_in_long_steps(every(), sample))
 
 
+def slow_first_steps(**workers):
+    """Passes of six batches, whose first step takes 100 ms longer."""
+    marks, at = [], 0.0
+    for epoch in range(8):
+        for number in range(6):
+            marks.append(mark(at, 2.0, epoch=epoch))
+            at += 120.0 if number == 0 else 20.0
+        marks.append(mark(at, 1.0, epoch=epoch, yielded=False))
+        at += 1.0
+    loader = Loader(batch_size=32, persistent_workers=False, **workers)
+    return run_of(marks=marks, loaders=[loader], windows=[])
+
+
+def provoked_by_slow_first_steps_of_passes_without_workers():
+    return slow_first_steps(workers=0)
+
+
+def spared_where_workers_that_start_again_slow_down_the_first_step():
+    return slow_first_steps(workers=2, worker_starts=8)
+
+
 def provoked_by_workers_that_start_with_every_pass():
     """Five batches a pass; each pass begins with 300 ms in which its workers start."""
     marks, at = [], 0.0
