@@ -1,0 +1,1 @@
+"""Loops of the family signals."""
