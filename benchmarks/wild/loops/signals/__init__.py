@@ -1,1 +1,0 @@
-"""Loops of the family signals."""
