@@ -67,9 +67,7 @@ def change_loader(
     wraps = (dataset, collate) != (_SAME_DATASET, _SAME_COLLATE)
     if dataset != _SAME_DATASET and setup.iterable:
         return LoaderChange()  # it has no length and no index
-    # With one worker or none, nobody needs to split the samples of an iterable dataset.
-    adds_workers = bool(changes.get("num_workers")) and (setup.workers or 0) < 2
-    if setup.iterable and adds_workers and setup.dataset_library not in _SHARDING_LIBRARIES:
+    if setup.iterable and _changes_workers(setup, changes) and setup.dataset_library not in _SHARDING_LIBRARIES:
         return LoaderChange(advice=_sharding_advice(setup, changes))
     if _is_recorded(setup) and (setup.name is None or setup.kind not in (None, _DATA_LOADER) or setup.framework):
         is_own = not wraps and setup.name is None and setup.kind in (None, _DATA_LOADER) and not setup.framework
@@ -113,11 +111,23 @@ def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
     )
 
 
+def _changes_workers(setup: Loader, changes: Mapping[str, object]) -> bool:
+    """Whether another number of processes iterates over the dataset; without workers, it is one."""
+    proposed = changes.get("num_workers", setup.workers)
+    return isinstance(proposed, int) and max(1, proposed) != max(1, setup.workers or 0)
+
+
 def _sharding_advice(setup: Loader, changes: Mapping[str, object]) -> str:
+    dataset, workers, settings = setup.dataset or "The dataset", setup.workers or 0, _settings_text(setup, changes)
+    split = "its __iter__ splits the samples among the workers (torch.utils.data.get_worker_info())"
+    if workers > 1:
+        return (
+            f"{dataset} is iterable. With {settings}, the samples stay the same only if {split}. If it does not, every "
+            f"epoch now has each sample {workers} times."
+        )
     return (
-        f"{setup.dataset or 'The dataset'} is iterable: unless its __iter__ splits the samples among the workers "
-        "(torch.utils.data.get_worker_info()), every worker yields all of them. Split them first, then set "
-        f"{_settings_text(setup, changes)}."
+        f"{dataset} is iterable: unless {split}, every worker yields all of them. Split them first, then set "
+        f"{settings}."
     )
 
 

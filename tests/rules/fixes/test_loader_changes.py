@@ -194,6 +194,18 @@ def test_where_code_would_do_harm_the_change_is_described(kind):
     assert ("get_worker_info" in answer.advice) == run.loaders[0].iterable
 
 
+def test_a_stream_with_workers_is_not_loaded_by_another_number_of_processes():
+    """Unless its workers share the samples, an epoch without workers has fewer of them."""
+    loader = DataLoader(Stream(), batch_size=4, num_workers=2)
+    _, run = recorded(loader)
+    assert samples(loader) != samples(DataLoader(Stream(), batch_size=4))
+    for workers in (0, 1, 4):
+        answer = change(run, {"num_workers": workers})
+        assert answer.code == ""
+        assert "each sample 2 times" in answer.advice
+    assert change(run, {"num_workers": 2, "persistent_workers": True}).code
+
+
 def test_each_worker_of_a_stream_would_yield_every_sample():
     """The reason why no code is printed for it."""
     assert sum(samples(DataLoader(Stream(), num_workers=2)).values()) == 2 * 37
