@@ -29,6 +29,7 @@ class Loader(Described):
     batches: int | None = None  # per epoch; None for an iterable of unknown length
     batch_sampler: str | None = None  # its class; PyTorch's own is "BatchSampler"
     iterable: bool | None = None  # whether the dataset is an IterableDataset, of which each worker yields every sample
+    splits_samples: bool | None = None  # whether its __iter__ asks which worker it runs in, to yield a part of them
     auto_collation: bool | None = None  # whether it collates samples to batches; not with batch_size=None
     dataset: str | None = None  # its class name
     collate: str | None = None  # name of its collate function; PyTorch's own is "default_collate"

@@ -19,6 +19,7 @@ _OTHER_DEFAULTS = {
     "in_order": True,
 }
 _PRIVATE_NAMES = {"multiprocessing_context": "_DataLoader__multiprocessing_context"}
+_WORKER_INFO = "get_worker_info"
 ITERABLE = 1  # the value of torch.utils.data._DatasetKind.Iterable
 
 
@@ -59,6 +60,7 @@ def loader_settings(iterator: Any, samplers: SamplerSettings | None = None) -> L
         batches=batches,
         batch_sampler=class_name(type(sampler)) if sampler is not None else None,
         iterable=_integer(_attribute(iterator, "_dataset_kind")) == ITERABLE,
+        splits_samples=_names_worker_info(type(iterator._dataset)),
         auto_collation=_flag(_attribute(iterator, "_auto_collation")),
         dataset=class_name(type(iterator._dataset)),
         dataset_library=class_module(type(iterator._dataset)).partition(".")[0],
@@ -142,3 +144,9 @@ def is_known(instance: Any, references: dict[int, weakref.ref[Any] | None]) -> b
         return False
     reference = references[id(instance)]
     return reference is None or reference() is instance
+
+
+def _names_worker_info(kind: type) -> bool:
+    """Whether the `__iter__` of a dataset asks which worker it runs in, by the names in its code."""
+    method = next((vars(base)["__iter__"] for base in kind.__mro__ if "__iter__" in vars(base)), None)
+    return type(method) is FunctionType and _WORKER_INFO in method.__code__.co_names

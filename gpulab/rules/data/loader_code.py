@@ -67,7 +67,8 @@ def change_loader(
     wraps = (dataset, collate) != (_SAME_DATASET, _SAME_COLLATE)
     if dataset != _SAME_DATASET and setup.iterable:
         return LoaderChange()  # it has no length and no index
-    if setup.iterable and _changes_workers(setup, changes) and setup.dataset_library not in _SHARDING_LIBRARIES:
+    splits = setup.splits_samples or setup.dataset_library in _SHARDING_LIBRARIES
+    if setup.iterable and _changes_workers(setup, changes) and not splits:
         return LoaderChange(advice=_sharding_advice(setup, changes))
     if _is_recorded(setup) and (setup.name is None or setup.kind not in (None, _DATA_LOADER) or setup.framework):
         is_own = not wraps and setup.name is None and setup.kind in (None, _DATA_LOADER) and not setup.framework

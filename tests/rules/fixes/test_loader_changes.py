@@ -196,8 +196,7 @@ def test_where_code_would_do_harm_the_change_is_described(kind):
 
 def test_a_stream_with_workers_is_not_loaded_by_another_number_of_processes():
     """Unless its workers share the samples, an epoch without workers has fewer of them."""
-    loader = DataLoader(Stream(), batch_size=4, num_workers=2)
-    _, run = recorded(loader)
+    loader, run = recorded(lambda: DataLoader(Stream(), batch_size=4, num_workers=2))
     assert samples(loader) != samples(DataLoader(Stream(), batch_size=4))
     for workers in (0, 1, 4):
         answer = change(run, {"num_workers": workers})
@@ -392,7 +391,7 @@ class Shards(IterableDataset):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_a_stream_with_several_workers_may_get_more():
-    """Whoever gave it several has split the samples among them."""
+    """Its __iter__ asks which worker it runs in, and splits the samples."""
     batches, run = recorded(lambda: DataLoader(Shards(), batch_size=4, num_workers=2))
     namespace = {"batches": batches}
     exec(change(run, {"num_workers": 3}).code, namespace)
