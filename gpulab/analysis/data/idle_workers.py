@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.analysis.data.worker_starts import loop_with_starts_ns
 from gpulab.analysis.events.recorded_spans import pauses_of, windows_of
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Spans, clip, covered_ns, union_of
+from gpulab.intervals import Spans, covered_ns, union_of
 from gpulab.rows import Rows
 from gpulab.run import Loader, Run
 from gpulab.tables import MarkKind
@@ -64,7 +65,7 @@ def without_workers(run: Run, steps: Steps, ledger: Ledger) -> WithoutWorkers | 
         groups = _measured_batches(run, calls, disturbed, pauses)
         main = max(groups, key=lambda batches: batches.recorded_ns, default=None)
         if main is not None and len(main.idle_ns) >= _LEAST_BATCHES and len(steps):
-            return _times_of(run, calls, groups, main, len(steps))
+            return _times_of(run, steps, groups, main)
     return None
 
 
@@ -77,9 +78,9 @@ def _measured_batches(run: Run, calls: Rows, disturbed: Spans, pauses: Spans) ->
     return [batches for batches in measured if batches is not None]
 
 
-def _times_of(run: Run, calls: Rows, groups: list[_Batches], main: _Batches, steps: int) -> WithoutWorkers:
+def _times_of(run: Run, steps: Steps, groups: list[_Batches], main: _Batches) -> WithoutWorkers:
     starts_ns = sum((batches.loader.worker_starts or 0) * (batches.loader.worker_start_ns or 0) for batches in groups)
-    other_ns = max(0, _loop_ns(run, calls) - starts_ns - sum(batches.recorded_ns for batches in groups))
+    other_ns = max(0, loop_with_starts_ns(run, steps) - starts_ns - sum(batches.recorded_ns for batches in groups))
     return WithoutWorkers(
         crowded_ns=round(main.computing_ns),
         idle_ns=round(float(np.median(main.idle_ns))),
@@ -88,7 +89,7 @@ def _times_of(run: Run, calls: Rows, groups: list[_Batches], main: _Batches, ste
         worst_ns=other_ns + _without(groups, 1),
         floor_ns=other_ns + round(sum(batches.batches * _computing(batches, 0) for batches in groups)),
         as_slow_ns=other_ns + round(sum(batches.batches * batches.computing_ns for batches in groups)),
-        steps=steps,
+        steps=len(steps),
     )
 
 
@@ -168,10 +169,3 @@ def _beside_idle_workers(fetches: Rows, loader: Loader) -> NDArray[np.bool_]:
         candidates = batches[max(1, len(batches) // 2, len(batches) - ahead + 1) :]
         is_idle[candidates[:-1] if len(candidates) > 1 else candidates] = True
     return is_idle
-
-
-def _loop_ns(run: Run, calls: Rows) -> int:
-    """Return the time from the first start of workers to the last mark, without pauses of the profiler."""
-    start_ns, end_ns = int(calls["start_ns"].min()), int(run.mark_rows["end_ns"].max())
-    first_start_ns = next((loader.worker_start_ns or 0 for loader in run.loaders if loader.workers), 0)
-    return end_ns - start_ns - clip(pauses_of(run), start_ns, end_ns).total_ns + first_start_ns

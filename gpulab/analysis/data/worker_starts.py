@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpulab.analysis.events.recorded_spans import pauses_of
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Ints, Spans, union
+from gpulab.intervals import Ints, Spans, clip, union, union_of
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import MarkKind
@@ -52,7 +53,7 @@ class _LoaderStarts(NamedTuple):
     cost_ns: Ints  # of each start
     batches: int
     received_ns: int
-    first_calls: Rows
+    restart_waits: Spans  # for the first batches after a restart
 
 
 def worker_starts(run: Run, steps: Steps, ledger: Ledger) -> WorkerStarts | None:
@@ -72,7 +73,6 @@ def worker_starts(run: Run, steps: Steps, ledger: Ledger) -> WorkerStarts | None
     again = [loaders[index] for index in restarted]
     sampled_ns = _sampled_starts_ns(run, int(calls["start_ns"].min()))
     all_ns = sum(int(starts.cost_ns.sum()) for starts in loaders.values()) + sampled_ns
-    first_calls = [starts.first_calls for starts in again]
     return WorkerStarts(
         restarts=sum(starts.starts - 1 for starts in again),
         restarts_ns=sum(int(starts.cost_ns[1:].sum()) for starts in again) + (sampled_ns if again else 0),
@@ -80,13 +80,19 @@ def worker_starts(run: Run, steps: Steps, ledger: Ledger) -> WorkerStarts | None
         restarted=restarted,
         received=sum(starts.batches for starts in loaders.values()),
         received_ns=sum(starts.received_ns for starts in loaders.values()),
-        loop_ns=_loop_ns(run, steps, calls),
+        loop_ns=loop_with_starts_ns(run, steps),
         steps=len(steps),
-        spans=union(
-            np.concatenate([rows["start_ns"][1:] for rows in first_calls] or [np.empty(0, np.int64)]),
-            np.concatenate([rows["end_ns"][1:] for rows in first_calls] or [np.empty(0, np.int64)]),
-        ),
+        spans=union_of(*(starts.restart_waits for starts in again)),
     )
+
+
+def loop_with_starts_ns(run: Run, steps: Steps) -> int:
+    """Return the time from the first start of workers to the last mark or step, without pauses of the profiler."""
+    marks = run.mark_rows
+    start_ns = min(int(marks["start_ns"].min()), int(steps.start_ns[0]))
+    end_ns = max(int(marks["end_ns"].max()), int(steps.end_ns[-1]))
+    first_ns = next((loader.worker_start_ns or 0 for loader in run.loaders if loader.workers), 0)
+    return max(1, end_ns - start_ns - clip(pauses_of(run), start_ns, end_ns).total_ns + first_ns)
 
 
 def _starts_of(run: Run, calls: Rows, index: int) -> _LoaderStarts:
@@ -106,15 +112,8 @@ def _starts_of(run: Run, calls: Rows, index: int) -> _LoaderStarts:
         cost_ns=costs,
         batches=int(fetches["yielded"].sum()),
         received_ns=int(waits[is_later].sum()) + later_ns * int(is_first.sum()),
-        first_calls=fetches.select(np.flatnonzero(is_first)),
+        restart_waits=union(fetches["start_ns"][is_first][1:], fetches["end_ns"][is_first][1:]),
     )
-
-
-def _loop_ns(run: Run, steps: Steps, calls: Rows) -> int:
-    start_ns = min(int(calls["start_ns"].min()), int(steps.start_ns[0]))
-    end_ns = max(int(run.mark_rows["end_ns"].max()), int(steps.end_ns[-1]))
-    first_ns = next((loader.worker_start_ns or 0 for loader in run.loaders if loader.workers), 0)
-    return max(1, end_ns - start_ns + first_ns)
 
 
 def _sampled_starts_ns(run: Run, after_ns: int) -> int:

@@ -148,5 +148,5 @@ def is_known(instance: Any, references: dict[int, weakref.ref[Any] | None]) -> b
 
 def _names_worker_info(kind: type) -> bool:
     """Whether the `__iter__` of a dataset asks which worker it runs in, by the names in its code."""
-    method = next((vars(base)["__iter__"] for base in kind.__mro__ if "__iter__" in vars(base)), None)
-    return type(method) is FunctionType and _WORKER_INFO in method.__code__.co_names
+    methods = [vars(base)["__iter__"] for base in kind.__mro__ if "__iter__" in vars(base)]
+    return bool(methods) and type(methods[0]) is FunctionType and _WORKER_INFO in methods[0].__code__.co_names

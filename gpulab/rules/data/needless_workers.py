@@ -63,7 +63,10 @@ def restarted_workers(
     starts = restarts_of(evidence, loading)
     if starts is None:
         return None
-    loaders = [evidence.run.loaders[index] for index in starts.restarted]
+    # The code changes the first one: that of the training, if its workers restart.
+    loaders = sorted(
+        (evidence.run.loaders[index] for index in starts.restarted), key=lambda each: each != loading.loader
+    )
     keep = _with_persistent_workers(evidence, loading, starts, loaders, proposed)
     drop = _without_workers(evidence, loading, loaders, _mean_step(loading, starts))
     is_dropped = drop is not None and _gains_more(drop, keep)
@@ -88,11 +91,8 @@ def slowing_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
         return None
     if times.idle_ns > _SLOWED * times.crowded_ns:
         return None
-    loaders = [
-        loading.loader,
-        *(loader for loader in evidence.run.loaders if loader.workers and loader != loading.loader),
-    ]
-    remedy = _without_workers(evidence, loading, loaders, _typical_step(loading))
+    others = (loader for loader in evidence.run.loaders if loader.workers and loader != loading.loader)
+    loads, gain = _loads(evidence, loading), replace(_measured_gain(times), cold_floor_ns=None)
     finding = Finding(
         ledger_parts=("compute",),
         claim=f"DataLoader workers slow down the model: {_speed_text(times)}.",
@@ -101,9 +101,8 @@ def slowing_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
         confidence=LIKELY,
         spans=evidence.ledger.spans["compute"],
     )
-    if remedy is None:
-        return None
-    return with_remedy(finding, replace(remedy, gain=replace(remedy.gain, cold_floor_ns=None)))
+    about_waits = _ABOUT_WAITS if loads is not None and loads.may_wait else ""
+    return with_remedy(finding, _changed(evidence, [loading.loader, *others], {"num_workers": 0}, gain, about_waits))
 
 
 def restarts_of(evidence: Evidence, loading: LoadingCost) -> WorkerStarts | None:

@@ -235,34 +235,39 @@ def hooks_of(gan):
     return [parameter for parameter in gan.generator.parameters() if parameter._post_accumulate_grad_hooks]
 
 
-def test_an_iteration_that_does_not_end_is_given_up(monkeypatch):
-    monkeypatch.setattr(gradient_watch, "_MOST_ARRIVALS", 50)
+@pytest.mark.parametrize(("limit", "value", "iteration", "loss_of"), [
+    ("_MOST_ARRIVALS", 50, with_graph_of_one_loss, lambda gan: gan.discriminator_loss(gan.fakes())),
+    ("_MOST_STEPS", 10, detached, lambda gan: gan.discriminator_loss(gan.fakes().detach())),
+])  # fmt: skip
+def test_an_iteration_that_does_not_end_is_given_up(limit, value, iteration, loss_of, monkeypatch):
+    monkeypatch.setattr(gradient_watch, limit, value)
     gan = Gan()
     with gpulab.profile("gan", level="sensors") as session:
         for _ in range(3):
-            with_graph_of_one_loss(gan)
+            iteration(gan)
         assert hooks_of(gan)
         for _ in range(20):  # the generator is trained no more
             gan.of_discriminator.zero_grad()
-            gan.discriminator_loss(gan.fakes()).backward()
+            loss_of(gan).backward()
             gan.of_discriminator.step()
         assert not hooks_of(gan)
     assert session.run.discarded_gradients == ()
 
 
-def test_an_iteration_with_too_many_steps_is_given_up(monkeypatch):
-    monkeypatch.setattr(gradient_watch, "_MOST_STEPS", 10)
+def test_a_model_with_frozen_parameters_is_not_named():
+    """requires_grad_(True) on the whole model would train them, too."""
+
     gan = Gan()
+    discriminator = gan.discriminator
+    discriminator[0].bias.requires_grad_(False)
+    trained = [parameter for parameter in discriminator.parameters() if parameter.requires_grad]
+    optimizer = gan.of_discriminator = torch.optim.Adam(trained, lr=1e-4)
     with gpulab.profile("gan", level="sensors") as session:
-        for _ in range(3):
+        for _ in range(ITERATIONS):
             detached(gan)
-        assert hooks_of(gan)
-        for _ in range(20):  # the generator is trained no more
-            gan.of_discriminator.zero_grad()
-            gan.discriminator_loss(gan.fakes().detach()).backward()
-            gan.of_discriminator.step()
-        assert not hooks_of(gan)
-    assert session.run.discarded_gradients == ()
+    del optimizer, discriminator
+    (gradients,) = of_one_kind(session.run.discarded_gradients, passed_through=True)
+    assert (gradients.model, gradients.owner) == (None, "optimizer")
 
 
 def test_with_many_optimizers_nothing_is_watched():

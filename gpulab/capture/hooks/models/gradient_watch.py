@@ -257,7 +257,7 @@ class GradientWatch:
         if (behind or through) and pair.model is None and pair.optimizer is None:
             other, stepping = [self._optimizers[key].optimizer() for key in (cycle.other, cycle.stepping)]
             variable = trained_module(innermost, other) if other is not None else None
-            pair.model = variable.name if variable and (behind or _holds_all(variable.value, other)) else None
+            pair.model = variable.name if variable and (behind or _trains_all(other, variable.value)) else None
             pair.owner = find_variable_name(innermost, lambda value: value is other)
             pair.optimizer = find_variable_name(innermost, lambda value: value is stepping)
 
@@ -279,10 +279,10 @@ def _parts_of(arrivals: list[_Arrival]) -> tuple[list[_Part], list[_Part]]:
     return behind, through
 
 
-def _holds_all(module: Any, optimizer: Any) -> bool:
-    """Whether a module has all parameters of an optimizer, which may train several modules."""
-    contained = {id(parameter) for parameter in all_parameters_in(submodules_in(module))}
-    return all([id(parameter) in contained for parameter in optimizer_parameters(optimizer)])
+def _trains_all(optimizer: Any, module: Any) -> bool:
+    """Whether an optimizer trains all parameters of a module and no others, so that none is frozen on purpose."""
+    in_module = {id(parameter) for parameter in all_parameters_in(submodules_in(module))}
+    return {id(parameter) for parameter in optimizer_parameters(optimizer)} == in_module
 
 
 def _trained(optimizer: Any) -> list[Any]:

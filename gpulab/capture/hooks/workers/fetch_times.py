@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from gpulab.capture.hooks.workers.start_times import StartTimes
+from gpulab.capture.hooks.workers.start_times import StartTimes, WatchedMethod
 from gpulab.capture.protection.guard import Guard
 from gpulab.run import Loader
 
@@ -50,9 +50,9 @@ class FetchTimes:
         self._memory = mmap.mmap(-1, _SLOTS * _FIELDS * _NUMBER_BYTES)
         clock = _BatchClock(memoryview(self._memory).cast("d"))
         for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-            self._replace(fetcher, "fetch", _WatchedMethod(fetcher.fetch, clock.begin, self._guard))
+            self._replace(fetcher, "fetch", WatchedMethod(fetcher.fetch, self._in_worker(clock.begin)))
         watchdog: Any = worker.ManagerWatchdog
-        self._replace(watchdog, "is_alive", _WatchedMethod(watchdog.is_alive, clock.end, self._guard))
+        self._replace(watchdog, "is_alive", WatchedMethod(watchdog.is_alive, self._in_worker(clock.end)))
         for owner, name, replacement in self._starts.hooks():
             self._replace(owner, name, replacement)
 
@@ -89,6 +89,16 @@ class FetchTimes:
             worker_batch_cpu_ns=round(cpu_s / batches * 1e9),
         )
 
+    def _in_worker(self, notice: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return a function that calls `notice`, guarded, if it is called in a worker."""
+        main_process, guard = os.getpid(), self._guard
+
+        def notice_in_worker(instance: Any) -> None:
+            if os.getpid() != main_process:
+                guard.call(_WORKER_TIMES, notice, None, instance)
+
+        return notice_in_worker
+
     def _replace(self, owner: Any, name: str, replacement: Any) -> None:
         original = owner.__dict__[name]
         setattr(owner, name, replacement)
@@ -98,19 +108,6 @@ class FetchTimes:
                 setattr(owner, name, original)
 
         self._undo.append(restore)
-
-
-class _WatchedMethod:
-    """A method that calls `notice(instance)` when it is looked up in another process than the one that made it."""
-
-    def __init__(self, method: Any, notice: Callable[[Any], None], guard: Guard) -> None:
-        self._method, self._notice, self._guard = method, notice, guard
-        self._made_by = os.getpid()
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if instance is not None and os.getpid() != self._made_by:
-            self._guard.call(_WORKER_TIMES, self._notice, None, instance)
-        return self._method.__get__(instance, owner)
 
 
 class _BatchClock:

@@ -37,8 +37,8 @@ class StartTimes:
         base: Any = dataloader._BaseDataLoaderIter
         with_workers: Any = dataloader._MultiProcessingDataLoaderIter
         return (
-            (base, "__init__", _LookedUp(base.__init__, self._begin)),
-            (with_workers, "_reset", _LookedUp(with_workers._reset, self._end)),
+            (base, "__init__", WatchedMethod(base.__init__, self._begin)),
+            (with_workers, "_reset", WatchedMethod(with_workers._reset, self._end)),
         )
 
     def add_iterator(self, index: int, iterator: Any) -> None:
@@ -74,7 +74,7 @@ class StartTimes:
         return threading.get_ident() == self._thread and os.getpid() == self._process
 
 
-class _LookedUp:
+class WatchedMethod:
     """A method that calls `notice(instance)` when it is looked up."""
 
     def __init__(self, method: Any, notice: Callable[[Any], None]) -> None:
