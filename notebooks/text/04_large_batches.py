@@ -661,10 +661,14 @@ def record(batch):
 # was: change = "instant_gpu"
 change = "cuda_graphs"
 # </blank>
-on_gpu = {batch: record(batch) for batch in (8, 128, 2048)}
-shorter = gpulab.runs["batch 128"].whatif(change).prediction
+on_gpu, with_change_ns = {}, []
+for _ in range(3):  # other programs may disturb a round
+    for batch in (8, 128, 2048):
+        step = record(batch)
+        on_gpu[batch] = min(step, on_gpu.get(batch, step), key=lambda each: each.step_ns)
+    with_change_ns.append(gpulab.runs["batch 128"].whatif(change).prediction.worst_ns)
 steps = [(f"batch {batch:,}", batch, f"{step.busy_frac:.0%}", step.step_ns / 1e6) for batch, step in on_gpu.items()]
-steps.append((f"batch 128, {change}", 128, "", shorter.worst_ns / 1e6))
+steps.append((f"batch 128, {change}", 128, "", min(with_change_ns) / 1e6))
 to_target_ms = {name: needed[batch] * step_ms for name, batch, _, step_ms in steps}
 tables.table_view(
     ("", "GPU busy", "step, ms", "samples/s", "time to 88 %, ms"),
