@@ -254,14 +254,15 @@ def test_an_iteration_that_does_not_end_is_given_up(limit, value, iteration, los
     assert session.run.discarded_gradients == ()
 
 
-def test_a_model_with_frozen_parameters_is_not_named():
+@pytest.mark.parametrize("of_optimizer", [lambda parameter: parameter.requires_grad, lambda parameter: True])
+def test_a_model_with_frozen_parameters_is_not_named(of_optimizer):
     """requires_grad_(True) on the whole model would train them, too."""
 
     gan = Gan()
     discriminator = gan.discriminator
     discriminator[0].bias.requires_grad_(False)
-    trained = [parameter for parameter in discriminator.parameters() if parameter.requires_grad]
-    optimizer = gan.of_discriminator = torch.optim.Adam(trained, lr=1e-4)
+    parameters = filter(of_optimizer, discriminator.parameters())
+    optimizer = gan.of_discriminator = torch.optim.Adam(parameters, lr=1e-4)
     with gpulab.profile("gan", level="sensors") as session:
         for _ in range(ITERATIONS):
             detached(gan)

@@ -280,9 +280,9 @@ def _parts_of(arrivals: list[_Arrival]) -> tuple[list[_Part], list[_Part]]:
 
 
 def _trains_all(optimizer: Any, module: Any) -> bool:
-    """Whether an optimizer trains all parameters of a module and no others, so that none is frozen on purpose."""
+    """Whether the parameters that an optimizer trains are those of a module, of which none is frozen on purpose."""
     in_module = {id(parameter) for parameter in all_parameters_in(submodules_in(module))}
-    return {id(parameter) for parameter in optimizer_parameters(optimizer)} == in_module
+    return {id(parameter) for parameter in _trained(optimizer)} == in_module
 
 
 def _trained(optimizer: Any) -> list[Any]:
