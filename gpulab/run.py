@@ -32,6 +32,7 @@ from gpulab.user_objects import DiscardedGradients as DiscardedGradients
 from gpulab.user_objects import DropoutTimes as DropoutTimes
 from gpulab.user_objects import EvaluatedModule as EvaluatedModule
 from gpulab.user_objects import FrozenModel as FrozenModel
+from gpulab.user_objects import GrowingInput as GrowingInput
 from gpulab.user_objects import LayerTimes as LayerTimes
 from gpulab.user_objects import Loader as Loader
 from gpulab.user_objects import Model as Model
@@ -188,6 +189,7 @@ class Run:
     repeated_inputs: tuple[RepeatedInputs, ...] = ()
     repeated_in_evaluations: tuple[RepeatedInputs, ...] = ()
     evaluated_modules: tuple[EvaluatedModule, ...] = ()
+    growing_inputs: tuple[GrowingInput, ...] = ()
     discarded_gradients: tuple[DiscardedGradients, ...] = ()
     sparse_operands: tuple[SparseOperand, ...] = ()
     separate_modules: tuple[SeparateModules, ...] = ()

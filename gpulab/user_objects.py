@@ -134,6 +134,30 @@ class EvaluatedModule(Described):
     evaluation_frac: float  # time of its calls, per time of the watched parts of evaluations, 0-1
 
 
+@dataclass(frozen=True, kw_only=True)
+class GrowingInput(Described):
+    """A module that is called for a sequence which is one position longer in each call: outermost calls, watched parts.
+
+    Its outputs for the earlier positions are computed again in each call, unless it gets a cache.
+    """
+
+    kind: str  # its class: "GPT"
+    name: str | None = None  # the user's expression for it: "model"
+    location: str | None = None  # the line that calls it: "generate (model.py:31)"
+    calls: int
+    least_positions: int
+    most_positions: int
+    call_ns: float  # mean
+    position_ns: tuple[float, float]  # how much longer a call takes per position: 95 % confidence interval
+    sliding_calls: int = 0  # for as many positions: without the first one, with a new last one
+    sliding_ns: float = 0.0  # time of all of these
+    has_equal_outputs: bool | None = None  # of earlier positions, as in the call before; None if not compared
+    parts_frac: float  # time of all these calls, per time of the watched parts, 0-1
+    in_evaluations: bool = False  # the watched parts are those of evaluations
+    run_samples: int | None = None  # of the main thread: all of the run
+    samples: int | None = None  # those in code such as the watched parts; None in evaluations
+
+
 SAME_INPUT, PARTS_OF_ONE = "the same tensor", "parts of one tensor"
 
 

@@ -17,6 +17,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         # One loop over all samples instead of one for each, or a call that moves out of the loop.
         "small_evaluation_batches": {"batch_whole", "remove_python", "larger_batch"},
         "repeated_in_evaluations": {"remove_python", "other"},
+        "no_kv_cache": {"kv_cache"},
         "work_between_epochs": {"eval_less_often", "fewer_logs"},
         "padding": {"padding"},
         "ignored_labels": {"selected_positions"},

@@ -235,8 +235,9 @@ class Session:
 
     def _evaluation(self, innermost: FrameType | None) -> str | None:
         """Return what shows that the recorded thread evaluates now; called in the sampler's thread."""
-        label = self._marks.evaluations.evaluation(innermost)
-        self._marks.modules.sampled(label is not None)
+        watch = self._marks.evaluations
+        label = watch.evaluation(innermost)
+        self._marks.modules.sampled(label is not None, 0 if label is not None else watch.generates(innermost))
         return label
 
     def _tick(self) -> None:

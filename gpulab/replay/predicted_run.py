@@ -45,6 +45,7 @@ def predicted_run(schedule: Schedule, between_ns: tuple[float, float] | None = N
         repeated_inputs=run.repeated_inputs,
         repeated_in_evaluations=run.repeated_in_evaluations,
         evaluated_modules=run.evaluated_modules,
+        growing_inputs=run.growing_inputs,
         discarded_gradients=run.discarded_gradients,
         sparse_operands=run.sparse_operands,
         separate_modules=run.separate_modules,

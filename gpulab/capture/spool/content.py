@@ -16,6 +16,7 @@ from gpulab.run import (
     EvaluatedModule,
     FrozenModel,
     Gap,
+    GrowingInput,
     Loader,
     Machine,
     Model,
@@ -59,6 +60,7 @@ class RecordingState:
     repeated_inputs: tuple[RepeatedInputs, ...] = ()
     repeated_in_evaluations: tuple[RepeatedInputs, ...] = ()
     evaluated_modules: tuple[EvaluatedModule, ...] = ()
+    growing_inputs: tuple[GrowingInput, ...] = ()
     discarded_gradients: tuple[DiscardedGradients, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     open_phases: tuple[tuple[str, int], ...] = ()  # name and start of those that had not ended

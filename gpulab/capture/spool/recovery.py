@@ -171,6 +171,7 @@ def _build_run(data: _SpoolData, header: SpoolHeader, traces: Mapping[int, Run])
         repeated_inputs=state.repeated_inputs,
         repeated_in_evaluations=state.repeated_in_evaluations,
         evaluated_modules=state.evaluated_modules,
+        growing_inputs=state.growing_inputs,
         discarded_gradients=state.discarded_gradients,
         facts=state.facts,
         **fields,  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from gpulab.rules.copies.host_to_device import cpu_tensor_creation, pageable_cop
 from gpulab.rules.data.ignored_labels import ignored_labels
 from gpulab.rules.data.padding import padding
 from gpulab.rules.engine.data_catalogue import DATA_RULES, LATE_BATCH_RULES
+from gpulab.rules.engine.evaluation_catalogue import EVALUATION_RULES
 from gpulab.rules.engine.needs import (
     ALLOCATOR,
     GPU_SENSORS,
@@ -60,11 +61,8 @@ from gpulab.rules.memory.fragmentation_and_growth import (
     unused_gpu_memory,
 )
 from gpulab.rules.memory.out_of_memory import out_of_memory
-from gpulab.rules.steps.evaluation_calls import repeated_in_evaluations, small_evaluation_batches
-from gpulab.rules.steps.frequent_evaluation import frequent_evaluation
 from gpulab.rules.steps.pauses import periodic_stalls, slow_first_step
 from gpulab.rules.steps.step_variance import step_variance
-from gpulab.rules.steps.work_between_epochs import work_between_epochs
 
 _DISPATCH_RULES = ("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer", "unbatched_calls")
 
@@ -125,32 +123,7 @@ RULES: tuple[Rule, ...] = (
         needs=(STEP_MARKS, REAL_MACHINE),
         masked_by=("too_many_workers",),
     ),
-    Rule(
-        check=frequent_evaluation,
-        about="evaluations that take much of the run",
-        stage=Stage.IDLE,
-        needs=(STEP_MARKS,),
-        masked_by=("slow_evaluation",),
-    ),
-    Rule(
-        check=small_evaluation_batches,
-        about="evaluations that call the model for few rows at a time",
-        stage=Stage.IDLE,
-        needs=(STEP_MARKS,),
-    ),
-    Rule(
-        check=repeated_in_evaluations,
-        about="modules that compute the same outputs again in evaluations",
-        stage=Stage.IDLE,
-        needs=(STEP_MARKS,),
-    ),
-    Rule(
-        check=work_between_epochs,
-        about="code between the epochs that takes much of the loop",
-        stage=Stage.IDLE,
-        needs=(STEP_MARKS, REAL_MACHINE),
-        masked_by=("too_many_workers", "unbatched_calls"),
-    ),
+    *EVALUATION_RULES,
     Rule(
         check=step_variance,
         about="step times that vary much",

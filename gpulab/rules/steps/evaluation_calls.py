@@ -28,7 +28,7 @@ _MORE_ROWS = (
 )
 
 
-class _Evaluations(NamedTuple):
+class EvaluationTime(NamedTuple):
     """The evaluations of a run, and what they cost per training step."""
 
     total_ns: int
@@ -87,7 +87,7 @@ def small_evaluation_batches(evidence: Evidence) -> Finding | None:
     all sentences of a batch at once; in reinforcement learning, run several episodes at once. A loss that is averaged
     over batches needs weights if the last batch is smaller.
     """
-    evaluations, small = _evaluations(evidence), _small_calls(evidence.run)
+    evaluations, small = evaluation_time(evidence), _small_calls(evidence.run)
     if evaluations is None or small is None or small.saved_frac * evaluations.share < _MIN_SAVED_FRAC:
         return None
     module, rows, training_rows = small.longest.module, small.longest.rows, small.longest.training_rows
@@ -111,7 +111,7 @@ def small_evaluation_batches(evidence: Evidence) -> Finding | None:
     )
 
 
-def _gain_of_rows(evaluations: _Evaluations, small: _SmallCalls) -> Gain | None:
+def _gain_of_rows(evaluations: EvaluationTime, small: _SmallCalls) -> Gain | None:
     """Return the gain of larger calls; at best, also of less that a framework does around each of them.
 
     Loading a sample takes as long as before.
@@ -128,7 +128,7 @@ def _gain_of_rows(evaluations: _Evaluations, small: _SmallCalls) -> Gain | None:
     )
 
 
-def _rows_evidence(small: _SmallCalls, evaluations: _Evaluations) -> tuple[str, ...]:
+def _rows_evidence(small: _SmallCalls, evaluations: EvaluationTime) -> tuple[str, ...]:
     module, rows, training_rows = small.longest.module, small.longest.rows, small.longest.training_rows
     return (
         f"A call with {_rows(rows)} takes {duration(module.call_ns)}; a forward pass of the training with "
@@ -152,7 +152,7 @@ def repeated_in_evaluations(evidence: Evidence) -> Finding | None:
     that is called as model(source, target) for each new token computes its encoder every time: split its forward() into
     encode() and decode().
     """
-    evaluations = _evaluations(evidence)
+    evaluations = evaluation_time(evidence)
     repeated = [work for work in evidence.run.repeated_in_evaluations if work.step_frac and 0 < work.step_frac < 1]
     if evaluations is None or not repeated:
         return None
@@ -191,7 +191,8 @@ def repeated_in_evaluations(evidence: Evidence) -> Finding | None:
     )
 
 
-def _evaluations(evidence: Evidence) -> _Evaluations | None:
+def evaluation_time(evidence: Evidence) -> EvaluationTime | None:
+    """Return what evaluations cost; None without training steps, or without evaluations."""
     phases = training_and_evaluations(evidence.run)
     if phases is None:
         return None
@@ -199,7 +200,7 @@ def _evaluations(evidence: Evidence) -> _Evaluations | None:
     total_ns = sum(phase.total_ns for phase in evaluations)
     steps, both_ns = training_steps(evidence.run, training), training.total_ns + total_ns
     waiting_ns = sum(phase.waiting_ns for phase in evaluations)
-    return _Evaluations(
+    return EvaluationTime(
         total_ns=total_ns,
         per_step_ns=total_ns / steps,
         step_ns=both_ns / steps,

@@ -13,7 +13,7 @@ from torch import nn
 
 import gpulab
 from gpulab.capture.hooks.evaluations.call_sizes import CalledModule, CallSizes, fastest
-from gpulab.capture.hooks.evaluations.evaluation_calls import EvaluationCalls
+from gpulab.capture.hooks.evaluations.evaluation_calls import watched_evaluations
 from gpulab.capture.hooks.models.module_watch import ModuleWatch
 from gpulab.capture.hooks.models.watched_step import WatchedStep
 from gpulab.capture.protection.guard import Guard
@@ -170,7 +170,7 @@ class Unchanged(nn.Module):
 
 
 def watching():
-    calls = EvaluationCalls(threading.get_ident(), Guard())
+    calls = watched_evaluations(threading.get_ident(), Guard())
     calls.sampled(True)
     return calls
 

@@ -139,7 +139,7 @@ def evaluated_modules(
             call_ns=in_evaluations.mean_ns,
             training_sizes=training.sizes,
             training_call_ns=training.mean_ns,
-            has_time_first=_has_time_first(module),
+            has_time_first=has_time_first(module),
             evaluation_frac=min(1.0, in_evaluations.total_ns / max(1, length_ns)),
         )
         if evaluated.evaluation_frac >= _MIN_FRAC:
@@ -147,7 +147,7 @@ def evaluated_modules(
     return sorted(modules, key=lambda each: each.evaluation_frac, reverse=True)
 
 
-def _has_time_first(module: Any) -> bool:
+def has_time_first(module: Any) -> bool:
     """Whether a layer in a module has the option batch_first, and it is off, as by default."""
     options = [object.__getattribute__(inner, "__dict__").get("batch_first") for inner in submodules_in(module)]
     return any([option is False for option in options])

@@ -15,6 +15,9 @@ from gpulab.phase_names import EVAL_MODE, means_evaluation
 from gpulab.sensors.host.frames import user_frames
 
 _MOST_MODELS = 16
+_LEAST_SAMPLES = 3  # that show a model: a first training step is shorter
+_MOST_BETWEEN = 10  # samples between two calls of the model
+_MODULE = "torch.nn.modules.module"
 _ESTIMATES = re.compile(r"(?:^|_)estimate_(?:\w*_)?(?:loss|metric|accuracy|perplexity)", re.IGNORECASE)
 # Callers of a model whose results are trained on or kept, also with the model in eval mode.
 _PRODUCES = re.compile(
@@ -32,6 +35,8 @@ class EvaluationWatch:
     def __init__(self) -> None:
         self._modules: list[weakref.ref[Any]] = []
         self._training_code: dict[int, CodeType] = {}  # by id: hashing code takes long
+        self._model_samples = 0  # that show a model before the first update
+        self._since_model = 0  # samples after the latest of them
 
     def add_training(self, innermost: FrameType | None, module: Any) -> None:
         """Note the functions in which an optimizer steps for the first time, and the model that it trains."""
@@ -46,6 +51,20 @@ class EvaluationWatch:
         if functions:
             return functions[-1]
         return EVAL_MODE if self._in_eval_mode() and not self._produces(innermost) else None
+
+    def generates(self, innermost: FrameType | None) -> int:
+        """Return how many samples show a model that neither trains nor evaluates: this one, and earlier ones.
+
+        It is in eval mode, or the program has not trained anything so far.
+        """
+        if self._training_code:
+            return int(self._in_eval_mode())
+        runs_model = any([_module_name(frame) == _MODULE for frame in _frames(innermost)])
+        self._model_samples += runs_model
+        self._since_model = 0 if runs_model else self._since_model + 1
+        if self._model_samples < _LEAST_SAMPLES or self._since_model > _MOST_BETWEEN:
+            return 0
+        return _LEAST_SAMPLES if runs_model and self._model_samples == _LEAST_SAMPLES else 1
 
     def _trains(self, frame: FrameType) -> bool:
         return id(frame.f_code) in self._training_code
@@ -63,7 +82,7 @@ class EvaluationWatch:
             module = _module_name(frame)
             if module.startswith(_NO_MODEL):
                 return True
-            if module == "torch.nn.modules.module":
+            if module == _MODULE:
                 callers.clear()
             elif not module.startswith("torch.") and not self._trains(frame):
                 callers.append(frame.f_code.co_name)

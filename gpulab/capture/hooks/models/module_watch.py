@@ -11,11 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from types import FrameType
 from typing import Any, TypeVar
 
 from gpulab.capture.hooks.evaluations.call_sizes import CalledModule, evaluated_modules, fastest
-from gpulab.capture.hooks.evaluations.evaluation_calls import EvaluatedPart, EvaluationCalls
+from gpulab.capture.hooks.evaluations.evaluation_calls import (
+    EvaluatedPart,
+    WatchedParts,
+    watched_evaluations,
+    watched_sequences,
+)
+from gpulab.capture.hooks.evaluations.growing_inputs import GrowingCalls, growing_inputs
 from gpulab.capture.hooks.models.dropout_calls import TimedDropout
 from gpulab.capture.hooks.models.layer_calls import TimedLayer
 from gpulab.capture.hooks.models.module_tree import MAX_SUBMODULES, children_of, parameters_in, submodules_in
@@ -25,14 +32,14 @@ from gpulab.capture.hooks.models.watched_step import Key, RepeatedWork, WatchedS
 from gpulab.capture.hooks.models.zero_matrices import SparseProduct
 from gpulab.capture.hooks.user_variables import NamedValues, visible_values
 from gpulab.capture.protection.guard import Guard
-from gpulab.run import EvaluatedModule, RepeatedInputs, SeparateModules, SparseOperand
+from gpulab.run import EvaluatedModule, GrowingInput, RepeatedInputs, SeparateModules, SparseOperand
 
 _WATCHED_AFTER = (2, 4)  # updates: the first steps warm up, and the profiler starts later
 _MOST_MODULES = 20  # with the most repeated work
 _MAX_BEGIN_S = 1.0  # that another thread takes to begin watching
 
 K = TypeVar("K")
-C = TypeVar("C", RepeatedWork, CalledModule)
+C = TypeVar("C", RepeatedWork, CalledModule, GrowingCalls)
 _Results = dict[tuple[Any, ...], RepeatedInputs]
 
 
@@ -43,6 +50,7 @@ class ModuleResults:
     repeated_inputs: tuple[RepeatedInputs, ...] = ()
     repeated_in_evaluations: tuple[RepeatedInputs, ...] = ()
     evaluated_modules: tuple[EvaluatedModule, ...] = ()
+    growing_inputs: tuple[GrowingInput, ...] = ()
 
 
 class ModuleWatch:
@@ -61,7 +69,11 @@ class ModuleWatch:
         self.products: list[tuple[SparseProduct, SparseOperand]] = []  # of the same step, not timed yet
         self.separate: list[tuple[Counter[SeparateLayer], SeparateModules]] = []  # of the same step, not timed yet
         self._matrices: list[weakref.ref[Any]] = []  # of mostly zeros, in the same step
-        self._evaluations = EvaluationCalls(self._thread, guard)
+        self._evaluations = watched_evaluations(self._thread, guard)
+        self._evaluated_sequences = watched_sequences(self._thread, guard)
+        self._other_sequences = watched_sequences(self._thread, guard)  # in code that neither trains nor evaluates
+        self._named_sequences = 0  # windows
+        self._samples = self._other_samples = 0
         self._windows: list[EvaluatedPart] = []  # of evaluations, whose modules have names
         self._evaluated_names: dict[int, str] = {}  # by id of the module
         self._trained: dict[int, CalledModule] = {}  # that the latest watched step called, by id
@@ -75,6 +87,7 @@ class ModuleWatch:
             repeated_inputs=self.repeated,
             repeated_in_evaluations=self.repeated_in_evaluations,
             evaluated_modules=self.evaluated,
+            growing_inputs=(*self._growing(in_evaluations=True), *self._growing(in_evaluations=False)),
         )
 
     @property
@@ -105,14 +118,41 @@ class ModuleWatch:
     def _all_windows(self) -> list[EvaluatedPart]:
         return [*self._windows, *self._evaluations.windows]
 
-    def sampled(self, evaluates: bool) -> None:
-        """Note whether an evaluation runs now. For the sampler's thread."""
+    def _growing(self, *, in_evaluations: bool) -> list[GrowingInput]:
+        """What evaluations, or other code, call for growing sequences: the most expensive first."""
+        windows = (self._evaluated_sequences if in_evaluations else self._other_sequences).windows
+        growing = growing_inputs(
+            _sum_of([window.growing for window in windows]),
+            sum([window.length_ns for window in windows]),
+            self._evaluated_names,
+            None if in_evaluations else (self._other_samples, self._samples),
+        )
+        return growing[:_MOST_MODULES]
+
+    def sampled(self, evaluates: bool, other_samples: int = 0) -> None:
+        """Note whether an evaluation runs now, or how many samples show other code that does not train, this one too.
+
+        For the sampler's thread. At most one of them is given.
+        """
+        self._samples += 1
+        self._other_samples += other_samples
         if self._lock.acquire(blocking=False):
             try:
                 if self._step is None and not self._is_over:
-                    self._evaluations.sampled(evaluates)
+                    self._watch(evaluates, other_samples > 0)
             finally:
                 self._lock.release()
+
+    def _watch(self, evaluates: bool, runs_otherwise: bool) -> None:
+        """Begin or end windows, one at a time: what ends comes first."""
+        is_done = self._evaluations.is_done
+        states: dict[WatchedParts[Any, Any], bool] = {
+            self._evaluations: evaluates and not is_done,
+            self._evaluated_sequences: evaluates and is_done,
+            self._other_sequences: runs_otherwise,
+        }
+        for parts, runs in sorted(states.items(), key=itemgetter(1)):
+            parts.sampled(runs)
 
     def optimizer_stepped(self, innermost: FrameType | None) -> None:
         """Count an update: a step that is watched ends, or begins."""
@@ -140,23 +180,32 @@ class ModuleWatch:
         self._is_over = True  # the sampler's thread may be late, behind a driver that hangs
         has_lock = self._lock.acquire(timeout=_MAX_BEGIN_S)
         self._end_step()
-        self._evaluations.stop()
+        self._stop_parts()
         if has_lock:
             self._lock.release()
 
     def _end_evaluation(self) -> None:
-        """End the watched part of an evaluation; the sampler's thread does it if it has the lock."""
-        self._evaluations.updated()
-        if self._evaluations.is_watching and self._lock.acquire(blocking=False):
-            self._evaluations.stop()
-            self._lock.release()
+        """End the part that is watched; the sampler's thread does it if it has the lock."""
+        for parts in self._parts:
+            parts.updated()
+            if parts.is_watching and self._lock.acquire(blocking=False):
+                parts.stop()
+                self._lock.release()
+
+    @property
+    def _parts(self) -> tuple[WatchedParts[Any, Any], ...]:
+        return self._evaluations, self._evaluated_sequences, self._other_sequences
+
+    def _stop_parts(self) -> None:
+        for parts in self._parts:
+            parts.stop()
 
     def _begin_step(self) -> None:
         """Watch the step that begins; if the sampler's thread has the lock, try again at the next update."""
         if not self._lock.acquire(blocking=False):  # a process that was forked meanwhile can never acquire it
             return
         try:
-            self._evaluations.stop()
+            self._stop_parts()
             self._begin_count += 1
             step = WatchedStep()
             self._restore = watch_calls(step, self._thread, self._guard)
@@ -173,8 +222,11 @@ class ModuleWatch:
         """Name the modules of windows that have ended: here, the variables of the training are visible."""
         windows, self._evaluations.windows = self._evaluations.windows, []
         self._windows += windows
+        sequences = [*self._evaluated_sequences.windows, *self._other_sequences.windows]
+        unnamed, self._named_sequences = sequences[self._named_sequences :], len(sequences)
         references = [work.module for window in windows for work in window.work.values()]
         references += [calls.module for window in windows for calls in window.modules.values()]
+        references += [calls.module for window in unnamed for calls in window.growing.values()]
         modules = [module for reference in references if (module := reference()) is not None]
         if modules:
             self._evaluated_names.update(_names(modules, visible_values(innermost)))

@@ -104,6 +104,11 @@ class WatchedStep:
         self._start_ns = time.perf_counter_ns()
 
     @property
+    def overhead_ns(self) -> int:
+        """What watching took so far."""
+        return self.sizes.overhead_ns
+
+    @property
     def age_ns(self) -> int:
         """How long ago it was created."""
         return time.perf_counter_ns() - self._start_ns
@@ -121,7 +126,7 @@ class WatchedStep:
         """Note a call; None if it is not watched."""
         import torch
 
-        if _is_transformed() or (self._is_evaluation and _is_training(module)):
+        if is_transformed() or (self._is_evaluation and may_train(module)):
             return None
         began_ns = time.perf_counter_ns()
         with torch._C.DisableTorchFunction():
@@ -231,7 +236,7 @@ class WatchedStep:
             work.distinct.append(call.distinct)
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
     """Whether a backward pass, a transform of torch.func, or a tracer calls the module."""
     import torch
 
@@ -253,7 +258,7 @@ def _state(module: Any) -> Key:
     return (*weights, bool(mode), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"))
 
 
-def _is_training(module: Any) -> bool:
+def may_train(module: Any) -> bool:
     """Whether a call trains a module: it may come right after an evaluation, before the sampler's thread sees it."""
     import torch
 
