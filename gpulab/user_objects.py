@@ -43,6 +43,7 @@ class Loader(Described):
     batch_objects: int | None = None  # other objects in it: strings, numbers
     padding_frac: float | None = None  # of the positions in some batches of tokens, 0-1
     padding_to_longest_frac: float | None = None  # the part of it beyond the longest row of each batch
+    padding_in_groups_frac: float | None = None  # what is left of it if samples of similar length share a batch
     row_length: float | None = None  # mean number of positions of a row in these batches, with its padding
     same_row_length: bool | None = None  # whether several batches have equally long rows, and some only shorter samples
     can_be_cut: bool | None = None  # whether a batch may be cut to the tokens of its attention mask; see batch_padding

@@ -164,8 +164,8 @@ def _beside_idle_workers(fetches: Rows, loader: Loader) -> NDArray[np.bool_]:
     for epoch in np.unique(fetches["epoch"]):
         rows = np.flatnonzero(fetches["epoch"] == epoch)
         batches = rows[fetches["yielded"][rows].astype(bool)]
-        if len(batches) == len(rows):
-            continue  # the loop left this pass early
+        if len(batches) == len(rows) and len(batches) != loader.batches:
+            continue  # the loop left this pass early; some frameworks count the batches, and do not ask for the end
         candidates = batches[max(1, len(batches) // 2, len(batches) - ahead + 1) :]
         is_idle[candidates[:-1] if len(candidates) > 1 else candidates] = True
     return is_idle

@@ -37,6 +37,7 @@ class BatchPadding(NamedTuple):
     padding: int | None
     beyond_longest: int  # those of the padding after the longest row of the batch
     can_be_cut: bool  # a dict of tensors, padded on the right as its attention mask says
+    lengths: tuple[Array, ...] = ()  # of the rows of each of these tensors
 
 
 def measure_padding(batch: Any) -> BatchPadding | None:
@@ -62,6 +63,7 @@ def measure_padding(batch: Any) -> BatchPadding | None:
         padding=positions - sum(int(each.sum()) for each in lengths.values()),
         beyond_longest=sum(rows * (length - int(each.max())) for (rows, length), each in lengths.items()),
         can_be_cut=can_be_cut,
+        lengths=tuple(lengths.values()),
     )
 
 

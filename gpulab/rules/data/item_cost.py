@@ -14,6 +14,7 @@ from gpulab.rules.data.loading_remedies import (
     freed_gain,
     whole_batches,
 )
+from gpulab.rules.data.needless_workers import crowding_samples
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
@@ -29,6 +30,7 @@ SHORTER_WAITS_ADVICE = (
     "Make each read wait less: copy the files to a local disk, cache what is read more than once, or pack many small "
     "files into a few large ones."
 )
+_NOT_LATE = (None, LateBatchCause.EPOCH_START)
 _MIN_OTHERS_CORES = 0.5  # with fewer cores in use by other programs, data loading is limited by its own work
 
 
@@ -74,7 +76,8 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     """Loading the samples takes more CPU time than the cores have; more workers cannot help.
 
     Proof: batches are late, and the workers compute rather than wait. CPU utilisation is near 100 %, or one batch plus
-    one step needs more CPU time than the cores supply.
+    one step needs more CPU time than the cores supply. If no batch is late, a model on the CPU may still be slower:
+    beside workers that load, it takes at least a third longer than near the end of an epoch, when they are idle.
 
     Confused with: workers that wait (`slow_storage`, `too_few_workers`); too many threads on too few cores
     (`cpu_oversubscription`). If other programs use the cores, too, the finding says so and has low confidence: without
@@ -83,9 +86,9 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     What to do: load each sample once and keep it in memory, decode at the size you need, vectorise, or move heavy
     transforms to the GPU.
     """
-    loading = evidence.loading
-    if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.CPU_TIME:
-        return None
+    loading, cause = evidence.loading, cause_of_late_batches(evidence)
+    if loading is None or cause is not LateBatchCause.CPU_TIME:
+        return crowding_samples(evidence, loading) if loading is not None and cause in _NOT_LATE else None
     share, cores = evidence.part_share("loader"), evidence.run.machine.cores_allowed
     at_once = None if loading.workers else whole_batches(evidence, loading)
     remedy = at_once or caching(evidence, loading)

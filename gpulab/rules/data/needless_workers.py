@@ -26,6 +26,14 @@ _MIN_START_FRAC = 0.05  # of the whole loop
 _LEAST_GAIN = 1.03  # without workers, at worst
 _SLOWED = 0.9  # of the time beside workers: if the model takes no less without them, they do not slow it down
 _UNCROWDED_FRAC = 0.7  # the fastest steps of the model, without workers on its cores and caches
+_MUCH_SLOWED = 0.75  # of the time beside workers: then cheaper samples are worth a try
+_MIN_CPU_FRAC = 0.2  # of the time of a batch: workers with less work do not explain a slower model
+_LEAST_CHEAPER = 0.25  # of what loading costs, at worst
+_CHEAPER_SAMPLES = (
+    "Load cheaper samples: compute what does not change once, before the training; slice and transform whole batches "
+    "instead of samples; store images at the size you need. Loading them in the main process (num_workers=0) may gain, "
+    "too: measure it."
+)
 _ABOUT_WAITS = (
     "This does not help if loading a sample waits for a network or a disk: workers wait side by side, the main process "
     "cannot. Measure it first."
@@ -87,7 +95,7 @@ def restarted_workers(
 def slowing_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
     """Return the finding for a model that computes more slowly beside its workers, which would be faster without."""
     times = evidence.cached(without_workers)
-    if evidence.on_gpu or times is None or times.now_ns < _LEAST_GAIN * times.worst_ns:
+    if evidence.on_gpu or times is None or not _is_faster_without_workers(times):
         return None
     if times.idle_ns > _SLOWED * times.crowded_ns:
         return None
@@ -103,6 +111,45 @@ def slowing_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
     )
     about_waits = _ABOUT_WAITS if loads is not None and loads.may_wait else ""
     return with_remedy(finding, _changed(evidence, [loading.loader, *others], {"num_workers": 0}, gain, about_waits))
+
+
+def crowding_samples(evidence: Evidence, loading: LoadingCost) -> Finding | None:
+    """Return the finding for workers that slow down the model so much that cheaper samples would speed it up.
+
+    None if the loop is surely faster without workers, which is the smaller change.
+    """
+    times, loader = evidence.cached(without_workers), loading.loader
+    if evidence.on_gpu or times is None or loader is None or _is_faster_without_workers(times):
+        return None
+    cpu_ns = loader.worker_batch_cpu_ns or 0
+    if times.idle_ns > _MUCH_SLOWED * times.crowded_ns or cpu_ns < _MIN_CPU_FRAC * times.crowded_ns:
+        return None
+    finding = Finding(
+        ledger_parts=("compute",),
+        claim=f"Loading the samples takes the cores from the model: {_speed_text(times)}.",
+        evidence=(f"A worker needs {duration(cpu_ns)} of CPU time to load a batch.",),
+        numbers=loader_numbers(loading, evidence.part_share("loader")),
+        confidence=LIKELY,
+        spans=evidence.ledger.spans["compute"],
+    )
+    return with_remedy(finding, Remedy(gain=_gain_of_cheaper_samples(times), fix="", advice=_CHEAPER_SAMPLES))
+
+
+def _gain_of_cheaper_samples(times: WithoutWorkers) -> Gain:
+    """Return the gain of cheaper samples: at worst a quarter of what loading costs the model, at best all of it."""
+    totals_ns = times.now_ns, times.floor_ns, times.as_slow_ns
+    now_ns, floor_ns, as_slow_ns = (max(1, total_ns // times.steps) for total_ns in totals_ns)
+    floor_ns = min(floor_ns, now_ns)
+    return Gain(
+        step_ns=now_ns,
+        best_ns=floor_ns,
+        worst_ns=round(now_ns - _LEAST_CHEAPER * (now_ns - floor_ns)),
+        floor_ns=floor_ns,
+        basis="the speed of the model while the workers are idle: at worst, a quarter of the difference is saved",
+        floor_assumes="data loading at no cost",
+        cold_floor_ns=max(floor_ns, as_slow_ns),
+        is_mean=True,
+    )
 
 
 def restarts_of(evidence: Evidence, loading: LoadingCost) -> WorkerStarts | None:
@@ -242,16 +289,17 @@ def _with_persistent_workers(
 ) -> Remedy:
     """Return how to keep the workers alive.
 
-    Starting workers also takes cores from the steps around them: at best, all steps are as fast as the fastest one.
+    Starting workers also takes cores from the steps around them: at best, half as much again. No step is faster than
+    the fastest one.
     """
     rest_ns = max(1, starts.step_ns - starts.restarts_ns // starts.steps)
     floor_ns = min(rest_ns, loading.min_rest_ns or with_warm_caches_ns(rest_ns, starts.step_ns))
     gain = Gain(
         step_ns=starts.step_ns,
-        best_ns=floor_ns,
+        best_ns=max(floor_ns, rest_ns - (starts.step_ns - rest_ns) // 2),
         worst_ns=(starts.step_ns + rest_ns) // 2,
         floor_ns=floor_ns,
-        basis="removing 50 to 100 % of the start-up time of later epochs",
+        basis="removing 50 to 150 % of the start-up time of later epochs, which also slows down the steps around it",
         floor_assumes="epoch starts at no cost",
         cold_floor_ns=rest_ns,
         is_mean=True,
@@ -282,7 +330,13 @@ def _cost_text(loading: LoadingCost) -> tuple[str, ...]:
     return (f"A worker needs {duration(loader.worker_batch_cpu_ns)} of CPU time to load a batch.",)
 
 
+def _is_faster_without_workers(times: WithoutWorkers) -> bool:
+    """Whether loading in the main process is faster, also at worst."""
+    return times.now_ns >= _LEAST_GAIN * times.worst_ns
+
+
 def _speed_text(times: WithoutWorkers) -> str:
+    """Return how fast the model is beside workers that load, and beside idle ones."""
     return (
         f"it takes {duration(times.crowded_ns)} per batch on average, and {duration(times.idle_ns)} when the workers "
         "are idle, near the end of a pass"

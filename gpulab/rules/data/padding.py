@@ -62,7 +62,7 @@ def padding(evidence: Evidence) -> Finding | None:
     fixed_frac = min(loader.padding_frac, loader.padding_to_longest_frac or 0.0)
     has_fixed_length = fixed_frac >= _FIXED_FRAC * loader.padding_frac
     removable_frac = fixed_frac if has_fixed_length else None
-    gain = (_gain_of_time_steps if is_packed else _gain)(evidence, work, loader.padding_frac, removable_frac)
+    gain = (_gain_of_time_steps if is_packed else _gain)(evidence, work, loader, removable_frac)
     if gain is None:
         return None
     mixed_frac = loader.padding_frac - fixed_frac
@@ -85,7 +85,7 @@ def padding(evidence: Evidence) -> Finding | None:
     )
     if not has_fixed_length or mixed_frac < MIXED_FRAC:
         return finding
-    return _with_better_remedy(finding, _gain(evidence, work, loader.padding_frac, None))
+    return _with_better_remedy(finding, _gain(evidence, work, loader, None))
 
 
 def _with_better_remedy(cut: Finding, grouped_gain: Gain | None) -> Finding:
@@ -139,15 +139,17 @@ def _recurrent_frac(run: Run) -> float:
     return intersect(forward, layers).total_ns / max(1, forward.total_ns)
 
 
-def _gain(evidence: Evidence, work: Work, padding_frac: float, fixed_frac: float | None) -> Gain | None:
+def _gain(evidence: Evidence, work: Work, loader: Loader, fixed_frac: float | None) -> Gain | None:
     """Return the gain without `fixed_frac`, the padding beyond the longest rows; None: without any padding."""
-    removed = least_removed(evidence, by_groups=fixed_frac is None)
+    padding_frac, removed = loader.padding_frac or 0.0, least_removed(evidence, by_groups=fixed_frac is None)
     if fixed_frac is None:
-        return padding_gain(evidence, work, left_of_padding(padding_frac, removed))
-    return padding_gain(evidence, work, left_of_fixed_length(fixed_frac, padding_frac, removed))
+        left = left_of_padding(padding_frac, removed, loader.padding_in_groups_frac or 0.0)
+    else:
+        left = left_of_fixed_length(fixed_frac, padding_frac, removed)
+    return padding_gain(evidence, work, left)
 
 
-def _gain_of_time_steps(evidence: Evidence, work: Work, padding_frac: float, fixed_frac: float | None) -> Gain | None:
+def _gain_of_time_steps(evidence: Evidence, work: Work, loader: Loader, fixed_frac: float | None) -> Gain | None:
     """Return the gain of fewer time steps in recurrent layers.
 
     None on a GPU, where one kernel may compute all time steps, if other layers take most of the time, and for padding
@@ -156,7 +158,7 @@ def _gain_of_time_steps(evidence: Evidence, work: Work, padding_frac: float, fix
     recurrent_frac = _recurrent_frac(evidence.run)
     if fixed_frac is not None or evidence.on_gpu or recurrent_frac < _MIN_RECURRENT_FRAC:
         return None
-    return padding_gain(evidence, work, left_of_time_steps(padding_frac, recurrent_frac))
+    return padding_gain(evidence, work, left_of_time_steps(loader.padding_frac or 0.0, recurrent_frac))
 
 
 def _lengths_text(loader: Loader, fixed_frac: float, has_fixed_length: bool) -> tuple[str, ...]:
@@ -164,6 +166,11 @@ def _lengths_text(loader: Loader, fixed_frac: float, has_fixed_length: bool) -> 
     if loader.row_length is not None and loader.padding_frac is not None:
         tokens = loader.row_length * (1 - loader.padding_frac)
         rows = (f"A row has {number(loader.row_length)} positions on average, {number(tokens)} of them not padding.",)
+    if loader.padding_in_groups_frac is not None:
+        rows += (
+            "A sample has several sequences: with samples of similar length in each of the inspected batches, "
+            f"{percent(loader.padding_in_groups_frac)} of the positions would be padding.",
+        )
     if has_fixed_length:
         return (*rows, f"{percent(fixed_frac)} of the positions lie beyond the end of the longest row of their batch.")
     if loader.same_row_length:

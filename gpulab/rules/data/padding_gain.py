@@ -15,6 +15,7 @@ from gpulab.wording import percent
 LEAST_REMOVED_ON_GPU = 0.5
 LEAST_REMOVED_ON_CPU = 0.8
 LEAST_REMOVED_BY_GROUPS = 0.7
+_LEAST_OF_REMOVABLE = 0.8  # of the padding that groups of the recorded samples would leave out
 _LEAST_TIME_STEPS = 0.5  # of those beyond the mean length
 _ATTENTION_FRAC = 0.25  # of the work, at best: its time grows with the square of the length
 _FLOOR_ASSUMES = "no padding, if all the work is attention, which grows with the square of the length"
@@ -42,18 +43,22 @@ def least_removed(evidence: Evidence, *, by_groups: bool) -> float:
     return LEAST_REMOVED_BY_GROUPS if by_groups else LEAST_REMOVED_ON_CPU
 
 
-def left_of_padding(padding_frac: float, removed: float) -> Left:
+def left_of_padding(padding_frac: float, removed: float, remains_frac: float = 0.0) -> Left:
     """Return what is left if rows of similar length share a batch; at worst, `removed` (0-1) of the padding is saved.
 
-    `padding_frac`: of all positions.
+    `padding_frac`: of all positions. `remains_frac`: the part of it that remains in samples with several sequences, of
+    all positions as well, if a few batches are grouped; at best, half of it.
     """
-    tokens = 1 - padding_frac
+    removable = 1 - min(1.0, remains_frac / max(padding_frac, 1e-9))
+    removed = min(removed, _LEAST_OF_REMOVABLE * removable)
+    tokens = 1 - padding_frac + min(padding_frac, remains_frac) / 2
     best = (1 - _ATTENTION_FRAC) * tokens + _ATTENTION_FRAC * tokens**2
+    at_best = percent((1 + removable) / 2) + " of it" if remains_frac else "any"
     basis = (
         f"forward and backward passes with less padding: at worst without {percent(removed)} of it, at best without "
-        "any, and with a quarter of the work in attention"
+        f"{at_best}, and with a quarter of the work in attention"
     )
-    return Left(1 - removed * padding_frac, best, tokens**2, basis, _FLOOR_ASSUMES)
+    return Left(1 - removed * padding_frac, best, (1 - padding_frac) ** 2, basis, _FLOOR_ASSUMES)
 
 
 def left_of_fixed_length(fixed_frac: float, padding_frac: float, removed: float) -> Left:

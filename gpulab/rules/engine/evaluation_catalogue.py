@@ -34,6 +34,7 @@ EVALUATION_RULES: tuple[Rule, ...] = (
         about="sequences that are generated without a KV cache",
         stage=Stage.IDLE,
         needs=(HOST_SENSORS,),
+        lesson="14_attention",
     ),
     Rule(
         check=work_between_epochs,

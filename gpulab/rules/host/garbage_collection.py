@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from gpulab.analysis.events.recorded_spans import pauses_of
 from gpulab.analysis.host.gc_and_compilation import StallCost, gc_cost
+from gpulab.analysis.steps.phases import gaps_between_epochs
+from gpulab.intervals import Spans, clip, covered_ns
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
-from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, known_numbers
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import step_or_recording
+from gpulab.run import Run
+from gpulab.tables import MarkKind, StallKind
 from gpulab.wording import count, duration, percent
 
 _MIN_GC_FRAC = 0.05  # 5 % of a step, as for other Python code
 _EXPLICIT = "gc.collect()"
+_MIN_CALLS, _MIN_CALLS_FRAC = 2, 0.1  # of gc.collect() outside the steps, and their share of the loop
+_NO_NEED = "Tensors are freed without gc.collect(), as soon as nothing refers to them; only reference cycles need it."
 
 
 def garbage_collection(evidence: Evidence) -> Finding | None:
@@ -20,16 +27,15 @@ def garbage_collection(evidence: Evidence) -> Finding | None:
 
     Confused with: Python code in the loop (`host_python`) and other stalls (`periodic_stalls`): both exclude this time.
 
+    Calls of gc.collect() between the steps count, too, such as one after each fold, if they take much of the loop.
+
     What to do: if the loop calls gc.collect(), remove the call. If Python decides, call gc.freeze() before the loop, so
     that existing objects are not searched, and collect at a time of your choice.
     """
     collections = evidence.cached(gc_cost)
-    if collections is None:
-        return None
+    if collections is None or (share := _exposed_share(collections)) < _MIN_GC_FRAC:
+        return _outside_steps(evidence)
     exposed_frac = 1.0 if collections.exposed_frac is None else collections.exposed_frac
-    share = stall_share(collections) * exposed_frac
-    if share < _MIN_GC_FRAC:
-        return None
     trigger, times = collections.counts_by_name[0]
     explicit = trigger.startswith(_EXPLICIT)
     location = trigger.removeprefix(_EXPLICIT).removeprefix(" in ")
@@ -51,8 +57,7 @@ def garbage_collection(evidence: Evidence) -> Finding | None:
             exposed_frac=share, exposed_ns=collections.per_step_ns * exposed_frac, collections=collections.count
         ),
         fix=_without_gc_calls(location) if explicit else _with_gc_freeze(),
-        advice="Tensors are freed without gc.collect(), as soon as nothing refers to them; only reference cycles "
-        "need it."
+        advice=_NO_NEED
         if explicit
         else "Call collect_sometimes(step) in the loop. The time of a collection grows with the number of objects: "
         "fewer small objects (tuples, dicts, nested lists) also help.",
@@ -62,6 +67,73 @@ def garbage_collection(evidence: Evidence) -> Finding | None:
         confidence=CERTAIN,
         spans=collections.spans,
     )
+
+
+def _exposed_share(collections: StallCost) -> float:
+    """Return the share of time that collections take and the device does not cover with its own work, 0-1."""
+    return stall_share(collections) * (1.0 if collections.exposed_frac is None else collections.exposed_frac)
+
+
+def _outside_steps(evidence: Evidence) -> Finding | None:
+    """Return the finding about calls of gc.collect() between the steps, as after each fold.
+
+    Those between the epochs of one DataLoader belong to `work_between_epochs`.
+    """
+    run = evidence.run
+    calls, locations = _calls_outside_epochs(run)
+    updates, loop_ns = len(run.mark_rows.of_kind(MarkKind.OPTIMIZER)), _loop_ns(run, calls)
+    share = calls.total_ns / max(1, loop_ns)
+    if len(locations) < _MIN_CALLS or not updates or share < _MIN_CALLS_FRAC:
+        return None
+    location = max(sorted(set(locations)), key=locations.count)
+    in_line = f" ({location})" if location else ""
+    return Finding(
+        claim=f"{percent(share)} of the loop is garbage collection outside the training steps: the code calls "
+        f"gc.collect(){in_line} {count(len(locations), 'time')}, each of which takes "
+        f"{duration(calls.total_ns / len(locations))}.",
+        evidence=(
+            f"All of these calls take {duration(calls.total_ns)}; the loop takes {duration(loop_ns)} for "
+            f"{count(updates, 'update')}.",
+        ),
+        numbers=known_numbers(frac=share, collections=len(locations), cost_ns=calls.total_ns),
+        fix=_without_gc_calls(location),
+        advice=_NO_NEED,
+        gain=mean_step_gain(
+            round(loop_ns / updates),
+            round(calls.total_ns / updates),
+            "removing these calls: at worst, later collections take 40 % of their time instead",
+            "no such call",
+            (0.6, 1.0),
+        ),
+        confidence=LIKELY,
+        from_steps=False,
+        spans=calls,
+    )
+
+
+def _calls_outside_epochs(run: Run) -> tuple[Spans, list[str]]:
+    """Return when the code called gc.collect() after the first update, and where; not between epochs."""
+    rows = run.stall_rows.of_kind(StallKind.GC)
+    rows = rows.select(rows.matching(lambda word: word.startswith(_EXPLICIT), "what"))
+    start_ns, end_ns = rows["start_ns"], rows["start_ns"] + rows["dur_ns"]
+    updates = run.mark_rows.of_kind(MarkKind.OPTIMIZER)["end_ns"]
+    between = gaps_between_epochs(run)
+    counts = (start_ns > updates.min(initial=2**62)) & (covered_ns(pauses_of(run), start_ns, end_ns) == 0)
+    if between is not None:
+        counts &= covered_ns(between, start_ns, end_ns) == 0
+    names = rows.select(counts).text("what").to_list()
+    locations = [(name or "").removeprefix(_EXPLICIT).removeprefix(" in ") for name in names]
+    return Spans(start_ns[counts], end_ns[counts]), locations
+
+
+def _loop_ns(run: Run, calls: Spans) -> int:
+    """Return the time from the first mark to the last mark or call, without pauses of the profiler."""
+    marks = run.mark_rows
+    if not len(marks):
+        return 0
+    start_ns = int(marks["start_ns"].min())
+    end_ns = max(int(marks["end_ns"].max()), int(calls.end_ns.max(initial=0)))
+    return max(1, end_ns - start_ns - clip(pauses_of(run), start_ns, end_ns).total_ns)
 
 
 def stall_share(stalls: StallCost) -> float:

@@ -25,8 +25,20 @@ def headline(diagnosis: Diagnosis) -> Answer:
     rest = (("Next bottleneck", diagnosis.next_limit),) if diagnosis.next_limit else ()
     if first is None:
         return Answer(claim=sentence(diagnosis.verdict), leading=True, facts=rest)
-    more_facts = (*_bound_of_all(diagnosis), *rest)
+    more_facts = (*_rival(first, diagnosis), *_bound_of_all(diagnosis), *rest)
     return finding_answer(first, diagnosis, claim=diagnosis.verdict, leading=True, more_facts=more_facts)
+
+
+def _rival(first: Finding, diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
+    """Return the finding that saves more by the middle of its range, but less at worst, which decides what is first."""
+    if first.gain is None or first.urgent or first.distorts_others:
+        return ()
+    others = [each for each in diagnosis.others if each.gain and not each.informs_only and not each.gain.is_bound_only]
+    rival = max(others, key=lambda each: each.saved_ns, default=None)
+    if rival is None or rival.gain is None or rival.saved_ns <= first.saved_ns:
+        return ()
+    speedups = speedups_text(rival.gain.worst_speedup, rival.gain.best_speedup)
+    return (("May gain more, less surely", f"{rival.rule} ({speedups}), see below"),)
 
 
 def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:

@@ -71,6 +71,12 @@ def test_it_is_unknown_where_workers_were_not_measured_or_never_idle():
     assert times_of(loop(passes=1)) is None, "one pass has two such batches"
 
 
+def test_a_framework_that_counts_the_batches_does_not_ask_for_the_end():
+    counted = times_of(loop(ends=False, loader=replace(MEASURED, batches=12)))
+    assert counted.idle_ns == times_of(loop()).idle_ns
+    assert times_of(loop(ends=False, loader=replace(MEASURED, batches=40))) is None
+
+
 def test_batches_that_the_profiler_or_an_evaluation_lengthens_do_not_count():
     plain = times_of(loop())
     run = loop(windows=[(0, 1100)], pauses=[(1200, 1300)])

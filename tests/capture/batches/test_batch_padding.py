@@ -258,6 +258,61 @@ def test_batches_that_all_have_a_sample_of_full_length_have_no_fixed_length():
     assert loader.same_row_length is False
 
 
+def inspected(batches):
+    """What inspecting all of these batches says, whatever it costs."""
+    inspection, loader = BatchInspection(), Loader()
+    for batch in batches:
+        loader = inspection.inspect(batch, loader)
+    return loader
+
+
+def padded(lengths, width=LENGTH):
+    return torch.where(torch.arange(width)[None] < lengths[:, None], integers(shape=(len(lengths), width)), 0)
+
+
+def test_samples_with_one_sequence_are_not_grouped():
+    assert inspected([tokens() for _ in range(8)]).padding_in_groups_frac is None
+
+
+@pytest.mark.parametrize("is_in_turn", [False, True])
+def test_what_groups_of_samples_with_several_sequences_leave(is_in_turn):
+    """A question of 8 to 19 tokens, and two passages of 4 to 63: the padding when sorted by hand."""
+    count, size = 6, 8
+    questions = torch.randint(8, 20, (count, size), generator=GENERATOR)
+    passages = torch.randint(4, 64, (count, size, 2), generator=GENERATOR)
+    order = "sp" if is_in_turn else "ps"
+    batches = [
+        {
+            "question": padded(questions[at], 24),
+            "passages": padded(passages[at].T.flatten() if order == "sp" else passages[at].flatten()),
+        }
+        for at in range(count)
+    ]
+    rows = [(int(q), int(a), int(b)) for q, (a, b) in zip(questions.flatten(), passages.reshape(-1, 2), strict=True)]
+    rows.sort(key=sum)
+    left = 0
+    for start in range(0, len(rows), size):
+        group = rows[start : start + size]
+        longest = max(row[0] for row in group), max(max(row[1:]) for row in group)
+        left += sum(longest[0] - row[0] + 2 * longest[1] - row[1] - row[2] for row in group)
+    positions = count * size * (24 + 2 * LENGTH)
+    assert inspected(batches).padding_in_groups_frac == pytest.approx(left / positions, rel=0.15)
+
+
+def test_sequences_of_equal_length_leave_as_little_as_one():
+    lengths = [torch.randint(4, 64, (ROWS,), generator=GENERATOR) for _ in range(8)]
+    alike = inspected([{"source": padded(each), "target": padded(each, LENGTH + 8)} for each in lengths])
+    strangers = inspected([{"source": padded(each), "target": padded(each.flip(0), LENGTH + 8)} for each in lengths])
+    assert alike.padding_in_groups_frac < 0.3 * alike.padding_frac
+    assert strangers.padding_in_groups_frac > 2 * alike.padding_in_groups_frac
+
+
+@pytest.mark.parametrize("rows", [[16, 16, 16], [16, 16, 16, 12], [16, 16, 16, 15]])
+def test_groups_need_several_batches_of_one_size(rows):
+    batches = [{"source": padded(LENGTHS[:count]), "target": padded(LENGTHS[:count], 40)} for count in rows]
+    assert inspected(batches).padding_in_groups_frac is None
+
+
 def test_slow_batches_are_inspected_once(monkeypatch):
     clock = iter(range(0, 10**12, 10**9))
     monkeypatch.setattr("gpulab.capture.hooks.batch_inspection.time.thread_time_ns", lambda: next(clock))

@@ -54,6 +54,23 @@ def test_without_code_there_is_no_other_remedy():
     assert not finding(trained(replace(MIXED, can_be_cut=False))).alternatives
 
 
+@pytest.mark.parametrize(("remains", "removed"), [(0.0, 0.7), (0.05, 0.7), (0.3, 0.4), (0.6, 0.0)])
+def test_samples_with_several_sequences_keep_some_padding(remains, removed):
+    """At worst, 80 % of what groups leave out is saved, and at most 70 % of all padding."""
+    run = trained(replace(LOADER, padding_in_groups_frac=remains))
+    if not removed:
+        assert finding(run).informs_only
+        return
+    assert finding(run).gain.worst_speedup == pytest.approx(1 / (1 - 0.46 * removed * 0.6), rel=0.03)
+    assert finding(run).gain.bound == finding(trained()).gain.bound
+
+
+def test_cutting_comes_first_where_groups_leave_more():
+    first = finding(trained(replace(MIXED, padding_in_groups_frac=0.6)))
+    assert "CutPadding" in first.fix
+    assert any("several sequences" in sentence for sentence in first.evidence)
+
+
 def test_packed_sequences_save_time_steps_only():
     gain = finding(trained(make_passes=packed)).gain  # 50 of 100 ms, with what lies between the operators
     assert gain.worst_speedup == pytest.approx(1 / (1 - 0.5 * 0.5 * 0.6), rel=0.03)

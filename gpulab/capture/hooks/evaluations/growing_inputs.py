@@ -46,9 +46,9 @@ class GrowingCalls:
 
     def __copy__(self) -> GrowingCalls:
         """Copy the lists, too: another thread goes on adding to them."""
-        copied = replace(self, positions=list(self.positions), call_ns=list(self.call_ns))
-        del copied.positions[len(copied.call_ns) :]
-        return copied
+        positions, call_ns = list(self.positions), list(self.call_ns)
+        complete = min(len(positions), len(call_ns))
+        return replace(self, positions=positions[:complete], call_ns=call_ns[:complete])
 
     @property
     def has_equal_outputs(self) -> bool | None:

@@ -1,5 +1,6 @@
 """Items that need more CPU time than there is: not where workers wait, not where cores are free."""
 
+from tests.cases.data.too_many_workers.case import beside_workers
 from tests.support.runs.made_loading_runs import from_main, from_workers
 
 
@@ -47,3 +48,19 @@ def spared_as_batches_are_not_late():
 
 def spared_as_there_are_cores_for_workers():
     return from_main(cores=2.0)
+
+
+def provoked_by_workers_that_take_the_cores_from_the_model():
+    return beside_workers(60, cpu_ms=45)
+
+
+def spared_as_the_loop_is_faster_without_workers():
+    return beside_workers(60)
+
+
+def spared_as_the_model_is_hardly_slower_beside_its_workers():
+    return beside_workers(85, cpu_ms=45)
+
+
+def spared_as_loading_is_too_cheap_to_slow_down_the_model():
+    return beside_workers(60, cpu_ms=12)

@@ -1,7 +1,8 @@
 """Collections of garbage in the loop, and what only looks like it."""
 
-from gpulab.tables import STALLS, EventKind
-from tests.support.runs.made_runs import event, host_samples, rows, run_of, stall, stepped
+from gpulab.run import Loader
+from gpulab.tables import STALLS, EventKind, MarkKind
+from tests.support.runs.made_runs import event, host_samples, mark, rows, run_of, stall, stepped
 
 
 def kernel(at, dur):
@@ -35,3 +36,39 @@ def spared_in_the_first_step_and_after_the_last():
 
 def spared_where_the_loop_itself_takes_the_time():
     return collected([])
+
+
+def folds(dur_ms=60, what="gc.collect() in cell line 9", *, loaders=3, first=0):
+    """Three folds of ten steps of 10 ms, each with a DataLoader of its own; after each, a collection."""
+    marks, stalls = [], []
+    for fold in range(3):
+        for step in range(10):
+            at = 200 * fold + 10 * step
+            marks.append(mark(at, 0.1, loader=fold % loaders, epoch=fold // loaders))
+            marks.append(mark(at + 9, 0.0, kind=MarkKind.OPTIMIZER))
+        marks.append(mark(200 * fold + 100, 0.1, loader=fold % loaders, epoch=fold // loaders, yielded=False))
+        if fold >= first:
+            stalls.append(stall(200 * fold + 120, dur_ms, what))
+    made = stepped(lambda at: [kernel(at + 1, 8)], count=10, step_ms=10.0)
+    names = [Loader(name="loader", workers=0, batches=10) for _ in range(loaders)]
+    return run_of(made, marks=marks, loaders=names, stall_rows=rows(STALLS, stalls), windows=[(0, 100)])
+
+
+def provoked_by_a_call_after_each_fold():
+    return folds()
+
+
+def spared_between_the_epochs_of_one_loader():
+    return folds(loaders=1)
+
+
+def spared_as_python_collects_after_each_fold():
+    return folds(what="generation 2")
+
+
+def spared_by_short_calls_after_each_fold():
+    return folds(dur_ms=10)
+
+
+def spared_by_one_call_after_the_training():
+    return folds(first=2)
