@@ -80,12 +80,12 @@ class SequenceCalls:
 
     def __init__(self) -> None:
         self.is_over = False
+        self.is_within = False  # an outermost call
         self.overhead_ns = 0  # what watching took
         self.modules: dict[int, GrowingCalls] = {}
         self.length_ns = 0  # from the end of the first call to that of the latest one, without what watching took
         self._start_ns = time.perf_counter_ns()
         self._first_ns: int | None = None
-        self._is_running = False  # an outermost call
         self._latest: dict[int, tuple[weakref.ref[Any], Sequence, _Sample | None]] = {}
         self._has_time_first: dict[int, bool] = {}
 
@@ -102,14 +102,14 @@ class SequenceCalls:
         """Note a call; None if it is not an outermost one, or if it trains."""
         import torch
 
-        if self._is_running or is_transformed() or may_train(module):
+        if self.is_within or is_transformed() or may_train(module):
             return None
         began_ns = time.perf_counter_ns()
         with torch._C.DisableTorchFunction():
             sequence = self._sequence(module, arguments, options)
         start_ns = time.perf_counter_ns()
         self.overhead_ns += start_ns - began_ns
-        self._is_running = sequence is not None
+        self.is_within = sequence is not None
         return None if sequence is None else _Call(module, sequence, start_ns)
 
     def after(self, call: _Call, output: Any) -> None:
@@ -117,7 +117,7 @@ class SequenceCalls:
         import torch
 
         ended_ns = time.perf_counter_ns()
-        self._is_running = False
+        self.is_within = False
         with torch._C.DisableTorchFunction():
             self._add(call.module, call.sequence, output, ended_ns - call.start_ns)
         self.overhead_ns += time.perf_counter_ns() - ended_ns

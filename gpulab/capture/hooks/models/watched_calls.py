@@ -25,6 +25,7 @@ class WatchedCalls(Protocol):
     """Notes the calls of modules from its creation until `end()`."""
 
     is_over: bool
+    is_within: bool  # a call that makes all others: they do not count
 
     def before(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any], /) -> Any:
         """Note a call; return what `after` gets, None if it is not watched."""
@@ -54,7 +55,7 @@ def watch_calls(step: WatchedCalls, thread: int, guard: Guard) -> Callable[[], N
         if compiler is None and _COMPILER in sys.modules:
             unpatch()
         # A forked worker has the same thread, and would be watched for as long as it lives.
-        if step.is_over or threading.get_ident() != thread or os.getpid() != process:
+        if step.is_over or step.is_within or threading.get_ident() != thread or os.getpid() != process:
             return original(module, *arguments, **options)
         call = guard.call(REPEATED, step.before, None, module, arguments, options)
         try:

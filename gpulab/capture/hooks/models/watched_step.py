@@ -87,7 +87,7 @@ class WatchedStep:
     """Notes the calls of modules from its creation until `end()`."""
 
     def __init__(self, *, is_evaluation: bool = False) -> None:
-        self.is_over = False
+        self.is_over = self.is_within = False
         self._is_evaluation = is_evaluation
         self.work: dict[Key, RepeatedWork] = {}
         self.layers: Counter[TimedLayer] = Counter()
