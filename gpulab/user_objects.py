@@ -148,7 +148,7 @@ class GrowingInput(Described):
     calls: int
     least_positions: int
     most_positions: int
-    call_ns: float  # mean
+    call_ns: float  # median
     position_ns: tuple[float, float]  # how much longer a call takes per position: 95 % confidence interval
     sliding_calls: int = 0  # for as many positions: without the first one, with a new last one
     sliding_ns: float = 0.0  # time of all of these

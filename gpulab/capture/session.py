@@ -237,7 +237,8 @@ class Session:
         """Return what shows that the recorded thread evaluates now; called in the sampler's thread."""
         watch = self._marks.evaluations
         label = watch.evaluation(innermost)
-        self._marks.modules.sampled(label is not None, 0 if label is not None else watch.generates(innermost))
+        others = watch.samples_of_inference(innermost) if label is None else 0
+        self._marks.modules.sampled(label is not None, others)
         return label
 
     def _tick(self) -> None:

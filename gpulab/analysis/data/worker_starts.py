@@ -86,11 +86,14 @@ def worker_starts(run: Run, steps: Steps, ledger: Ledger) -> WorkerStarts | None
     )
 
 
-def loop_with_starts_ns(run: Run, steps: Steps) -> int:
-    """Return the time from the first start of workers to the last mark or step, without pauses of the profiler."""
+def loop_with_starts_ns(run: Run, steps: Steps, until_ns: int = 0) -> int:
+    """Return the time from the first start of workers to the last mark or step, without pauses of the profiler.
+
+    `until_ns`: when the last code of the loop ended, if that was later.
+    """
     marks = run.mark_rows
     start_ns = min(int(marks["start_ns"].min()), int(steps.start_ns[0]))
-    end_ns = max(int(marks["end_ns"].max()), int(steps.end_ns[-1]))
+    end_ns = max(int(marks["end_ns"].max()), int(steps.end_ns[-1]), until_ns)
     first_ns = next((loader.worker_start_ns or 0 for loader in run.loaders if loader.workers), 0)
     return max(1, end_ns - start_ns - clip(pauses_of(run), start_ns, end_ns).total_ns + first_ns)
 

@@ -8,14 +8,13 @@ labels, flattened images and masked labels have their most frequent value everyw
 from __future__ import annotations
 
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.capture.hooks.batch_contents import dict_of, is_tensor, parts_of
-from gpulab.capture.protection.guard import is_from_outside
+from gpulab.capture.hooks.models.tensor_memory import array_of
 
 Array = NDArray[Any]
 
@@ -87,34 +86,14 @@ def _tensors(batch: Any) -> list[Any]:
 
 
 def _as_array(tensor: Any) -> Array | None:
-    """Return a view of the memory of an integer tensor with two dimensions; None for any other.
-
-    `Tensor.numpy()` would forbid the user's code to resize the tensor later.
-    """
+    """Return a view of the memory of an integer tensor with two dimensions; None for any other."""
     import torch
 
     kind: Any = torch.Tensor
-    if kind.layout.__get__(tensor) is not torch.strided or not kind.is_cpu.__get__(tensor):
-        return None
-    dtype = _integer_types().get(kind.dtype.__get__(tensor))
-    shape = tuple(kind.size(tensor))
+    dtype, shape = _integer_types().get(kind.dtype.__get__(tensor)), tuple(kind.size(tensor))
     if dtype is None or len(shape) != 2 or shape[0] < _MIN_ROWS or shape[1] < _MIN_LENGTH:
         return None
-    if shape[0] * shape[1] > MAX_ELEMENTS:
-        return None
-    strides = [stride * dtype.itemsize for stride in kind.stride(tensor)]
-    span = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + dtype.itemsize
-    offset = kind.storage_offset(tensor) * dtype.itemsize
-    try:
-        address, available = kind.data_ptr(tensor), kind.untyped_storage(tensor).nbytes()
-    except RuntimeError as error:  # a tensor without memory, as inside of torch.func transforms
-        if is_from_outside(error):
-            raise
-        return None
-    if not address or offset + span > available:  # the user's code can shrink a storage
-        return None
-    memory = {"shape": shape, "typestr": dtype.str, "strides": tuple(strides), "data": (address, True), "version": 3}
-    return np.asarray(SimpleNamespace(__array_interface__=memory))
+    return array_of(tensor, dtype) if shape[0] * shape[1] <= MAX_ELEMENTS else None
 
 
 def _integer_types() -> dict[Any, np.dtype[Any]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gpulab.analysis.data.worker_starts import loop_with_starts_ns
 from gpulab.analysis.events.recorded_spans import pauses_of
 from gpulab.analysis.host.gc_and_compilation import StallCost, gc_cost
 from gpulab.analysis.steps.phases import gaps_between_epochs
-from gpulab.intervals import Spans, clip, covered_ns
+from gpulab.intervals import Spans, covered_ns
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import step_or_recording
@@ -81,9 +82,12 @@ def _outside_steps(evidence: Evidence) -> Finding | None:
     """
     run = evidence.run
     calls, locations = _calls_outside_epochs(run)
-    updates, loop_ns = len(run.mark_rows.of_kind(MarkKind.OPTIMIZER)), _loop_ns(run, calls)
-    share = calls.total_ns / max(1, loop_ns)
-    if len(locations) < _MIN_CALLS or not updates or share < _MIN_CALLS_FRAC:
+    updates = len(run.mark_rows.of_kind(MarkKind.OPTIMIZER))
+    if len(locations) < _MIN_CALLS or not updates:
+        return None
+    loop_ns = loop_with_starts_ns(run, evidence.steps, int(calls.end_ns.max()))
+    share = calls.total_ns / loop_ns
+    if share < _MIN_CALLS_FRAC:
         return None
     location = max(sorted(set(locations)), key=locations.count)
     in_line = f" ({location})" if location else ""
@@ -124,16 +128,6 @@ def _calls_outside_epochs(run: Run) -> tuple[Spans, list[str]]:
     names = rows.select(counts).text("what").to_list()
     locations = [(name or "").removeprefix(_EXPLICIT).removeprefix(" in ") for name in names]
     return Spans(start_ns[counts], end_ns[counts]), locations
-
-
-def _loop_ns(run: Run, calls: Spans) -> int:
-    """Return the time from the first mark to the last mark or call, without pauses of the profiler."""
-    marks = run.mark_rows
-    if not len(marks):
-        return 0
-    start_ns = int(marks["start_ns"].min())
-    end_ns = max(int(marks["end_ns"].max()), int(calls.end_ns.max(initial=0)))
-    return max(1, end_ns - start_ns - clip(pauses_of(run), start_ns, end_ns).total_ns)
 
 
 def stall_share(stalls: StallCost) -> float:

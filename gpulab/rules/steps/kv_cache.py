@@ -41,12 +41,12 @@ def no_kv_cache(evidence: Evidence) -> Finding | None:
     """Generating a sequence computes all earlier positions again for each new one, as without a KV cache.
 
     Proof: in parts of evaluations, or of other code in which the model does not train, each outermost call of a module
-    was noted. Its input is one position longer than that of its call before, it gets nothing that may be a cache, and a
+    was noted. Its input is that of its call before and one position more, it gets nothing that may be a cache, and a
     call takes longer for each position. In CPU memory, outputs for the earlier positions are the same as in the call
     before, so the model is causal.
 
-    Confused with: bidirectional encoders, whose outputs for earlier positions change; calls that are limited by their
-    launches, for which a cache saves little; a window that moves along the sequence, so that positions change, too.
+    Confused with: batches sorted by length, which hold other samples; bidirectional encoders, whose earlier outputs
+    change; calls that are limited by launches, for which a cache saves little; a window that moves along the sequence.
 
     What to do: use a KV cache for attention, or the last state of a recurrent model, and pass only the new position.
     """
@@ -149,7 +149,7 @@ def _evidence(growing: GrowingInput) -> tuple[str, ...]:
         low, high = growing.position_ns
         sentences.append(
             f"In {count(growing.calls, 'watched call')}{at}, the input was one position longer than in the call "
-            f"before. A call takes {duration(growing.call_ns)} on average, and {duration((low + high) / 2)} more per "
+            f"before. A call takes {duration(growing.call_ns)} (median), and {duration((low + high) / 2)} more per "
             "position."
         )
     if growing.sliding_calls:

@@ -6,6 +6,7 @@ import copy
 import sys
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def noted(module, inputs):
     return next(iter(calls.modules.values()), None)
 
 
-def prefixes(*, count=12, dim=1):
+def prefixes(*, count=12):
     tokens = torch.randint(50, (3, 40))
     return [((tokens[:, : 5 + length],), {}) for length in range(count)]
 
@@ -104,24 +105,52 @@ class Cached(nn.Module):
         return self.layer(torch.cat([states, token], 1))
 
 
-@pytest.mark.parametrize("as_object", [False, True])
-def test_a_cache_that_grows_is_no_sequence(as_object):
+def test_a_cache_that_grows_is_no_sequence():
     states = torch.randn(3, 40, 16)
-    if as_object:
+    assert noted(Cached(), [((states[:, -1:], states[:, :length]), {}) for length in range(5, 20)]) is None
 
-        class Holder(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.layer = nn.Linear(16, 16)
 
-            def forward(self, tokens, cache):
-                return self.layer(tokens)
+class Opaque(Cached):
+    """Gets its cache in an object."""
 
-        inputs = [((states[:, :length], {"keys": states}), {}) for length in range(5, 20)]
-        assert noted(Holder(), inputs) is None
-        return
-    inputs = [((states[:, -1:], states[:, :length]), {}) for length in range(5, 20)]
-    assert noted(Cached(), inputs) is None
+    def forward(self, tokens, cache):
+        return self.layer(tokens)
+
+
+def test_an_object_may_be_a_cache():
+    states = torch.randn(3, 40, 16)
+    assert noted(Opaque(), [((states[:, :length], {"keys": states}), {}) for length in range(5, 20)]) is None
+
+
+class Classifier(Causal):
+    """One output for a whole sequence."""
+
+    def forward(self, tokens):
+        return super().forward(tokens)[0].mean(1)
+
+
+class FeatureClassifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, features):
+        return self.layer(features).mean(1)
+
+
+def test_samples_sorted_by_length_are_no_sequence():
+    tokens = [torch.randint(50, (3, length)) for length in range(5, 30)]
+    assert noted(Classifier(), [((each,), {}) for each in tokens]) is None
+    features = [torch.randn(3, length, 16) for length in range(5, 30)]
+    assert noted(FeatureClassifier(), [((each,), {}) for each in features]) is None
+
+
+def test_values_that_cannot_be_read_need_many_calls_in_a_row():
+    """As on a GPU; here they are of a type that is not read."""
+    calls = noted(Causal(), [((tokens.int(),), {}) for (tokens,), _ in prefixes(count=20)])
+    assert calls.positions == list(range(14, 25))
+    lengths = [length for length in range(5, 20) for _ in range(2)]
+    assert noted(Causal(), [((torch.ones(2, length).int(),), {}) for length in lengths]) is None
 
 
 def test_positions_may_be_the_first_dimension():
@@ -246,6 +275,17 @@ def test_generated_tokens_are_the_same_while_watched():
     generate()
     recorded(generate)
     assert all(torch.equal(tokens, results[0]) for tokens in results)
+
+
+def test_nothing_is_watched_while_another_thread_imports_the_compiler(monkeypatch):
+    module = types.ModuleType("torch._dynamo")
+    module.__spec__ = types.SimpleNamespace(_initializing=True)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", module)
+    original = nn.Module.__call__
+    parts = watched_sequences(threading.get_ident(), Guard())
+    parts.sampled(True)
+    assert not parts.is_watching
+    assert nn.Module.__call__ is original
 
 
 def test_watching_ends_where_the_compiler_is_imported(monkeypatch):

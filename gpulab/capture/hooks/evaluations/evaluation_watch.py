@@ -52,7 +52,7 @@ class EvaluationWatch:
             return functions[-1]
         return EVAL_MODE if self._in_eval_mode() and not self._produces(innermost) else None
 
-    def generates(self, innermost: FrameType | None) -> int:
+    def samples_of_inference(self, innermost: FrameType | None) -> int:
         """Return how many samples show a model that neither trains nor evaluates: this one, and earlier ones.
 
         It is in eval mode, or the program has not trained anything so far.

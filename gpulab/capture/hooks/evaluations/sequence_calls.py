@@ -6,7 +6,6 @@ causal model stay the same. In CPU memory, samples of them are compared. Neither
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import time
 import weakref
@@ -21,17 +20,20 @@ from gpulab.capture.hooks.batch_contents import is_tensor
 from gpulab.capture.hooks.evaluations.call_sizes import has_time_first
 from gpulab.capture.hooks.evaluations.growing_inputs import GrowingCalls
 from gpulab.capture.hooks.models.module_tree import first_parameter
-from gpulab.capture.hooks.models.tensor_memory import dense_memory
+from gpulab.capture.hooks.models.tensor_memory import array_of
 from gpulab.capture.hooks.models.watched_step import is_transformed, may_train
 from gpulab.sensors.host.frames import user_line
 
 _MOST_ARGUMENTS = 16
 _MOST_MODULES, _MOST_CALLS = 1000, 10_000
-_MOST_TOKENS = 1 << 14  # of an input whose values are compared
+_MOST_VALUES = 1 << 18  # of an input that is compared
+_MIN_STREAK = 8  # calls, each with one position more: sorted data, whose values cannot be read, have equal lengths, too
 _SIMPLE_TYPES = (int, float, bool, str, type(None))
 _NO_SEQUENCE = ("mask", "position")  # in names of arguments that grow beside a cache, too
 _POSITIONS, _FEATURES = 8, 16  # of an output that are compared
 _TOLERANCE = 1e-3  # of the largest value: products of other sizes round differently
+
+_INTEGER, _FLOAT = np.dtype("int64"), np.dtype("float32")
 
 Shape = tuple[int, ...]
 Array = npt.NDArray[Any]
@@ -59,7 +61,8 @@ class Sequence:
     """The input of a call, compared with that of the call before."""
 
     shapes: tuple[Shape, ...]
-    tokens: Array | None  # the first input, if it is small and in CPU memory
+    values: tuple[Array | None, ...]  # of each tensor, if it is small and in CPU memory
+    streak: int = 0  # calls, up to this one, whose input has grown by one position
     dimension: int = 0  # that counts positions, if the input is growing
     positions: int = 0
     is_growing: bool = False
@@ -130,15 +133,17 @@ class SequenceCalls:
         tensors = _named_tensors(arguments, options)
         if not tensors or len(self._latest) > _MOST_MODULES or first_parameter(module) is None:
             return None
-        shapes, tokens = tuple([_shape(tensor) for _, tensor in tensors]), _tokens(tensors[0][1])
+        shapes, values = tuple([_shape(tensor) for _, tensor in tensors]), tuple([_values(each) for _, each in tensors])
         if earlier is None or reference is None or reference() is not module:
-            return Sequence(shapes, tokens)
+            return Sequence(shapes, values)
         grown = _grown([name for name, _ in tensors], earlier.shapes, shapes)
-        if grown is not None and self._counts_positions(module, grown):
-            positions = shapes[grown.tensor][grown.dimension]
-            return Sequence(shapes, tokens, grown.dimension, positions, is_growing=True, before=sample)
-        is_sliding = shapes == earlier.shapes and _slides(earlier.tokens, tokens)
-        return Sequence(shapes, tokens, is_sliding=is_sliding)
+        if grown is None or not self._counts_positions(module, grown):
+            is_sliding = shapes == earlier.shapes and _slides(earlier.values[0], values[0])
+            return Sequence(shapes, values, is_sliding=is_sliding)
+        positions, streak = shapes[grown.tensor][grown.dimension], earlier.streak + 1
+        is_same = _starts_as(earlier.values[grown.tensor], values[grown.tensor], grown.dimension)
+        is_growing = streak > _MIN_STREAK if is_same is None else is_same
+        return Sequence(shapes, values, streak, grown.dimension, positions, is_growing=is_growing, before=sample)
 
     def _counts_positions(self, module: Any, grown: _Grown) -> bool:
         """Whether the dimension that has grown is that of the positions: the second one, unless a layer says so."""
@@ -206,34 +211,31 @@ def _grown(names: list[str], before: tuple[Shape, ...], now: tuple[Shape, ...]) 
     return None
 
 
-def _tokens(tensor: Any) -> Array | None:
-    """Return a copy of a small tensor of integers in CPU memory, as rows; None for any other."""
+def _values(tensor: Any) -> Array | None:
+    """Return a copy of a small tensor of tokens or features in CPU memory; None for any other."""
     import torch
 
     kind: Any = torch.Tensor
-    if kind.dtype.__get__(tensor) is not torch.int64 or kind.numel(tensor) > _MOST_TOKENS:
+    types: dict[Any, np.dtype[Any]] = {torch.int64: _INTEGER, torch.float32: _FLOAT}
+    dtype = types.get(kind.dtype.__get__(tensor))
+    if dtype is None or kind.numel(tensor) > _MOST_VALUES:
         return None
-    array = _array(tensor, np.int64)
-    return None if array is None else array.reshape(-1, array.shape[-1]).copy()
+    array = array_of(tensor, dtype)
+    return None if array is None else array.copy()
 
 
-def _array(tensor: Any, dtype: type) -> Array | None:
-    """Return a view of a contiguous tensor in CPU memory; None for any other. The caller keeps the tensor alive."""
-    import torch
-
-    kind: Any = torch.Tensor
-    memory = dense_memory(tensor) if type(tensor) is torch.Tensor and kind.is_contiguous(tensor) else None
-    if memory is None:
+def _starts_as(before: Array | None, now: Array | None, dimension: int) -> bool | None:
+    """Whether the earlier positions have the same values as in the call before; None if one of them was not read."""
+    if before is None or now is None:
         return None
-    content: Any = (ctypes.c_char * memory.bytes).from_address(memory.address)
-    return np.frombuffer(content, dtype).reshape(_shape(tensor))
+    return np.array_equal(before, now.take(range(before.shape[dimension]), axis=dimension))
 
 
 def _slides(before: Array | None, now: Array | None) -> bool:
-    """Whether the rows have lost their first token and got a new last one."""
-    if before is None or now is None or before.shape != now.shape or now.shape[-1] < 2:
+    """Whether rows of tokens have lost their first one and got a new last one."""
+    if before is None or now is None or before.shape != now.shape or now.ndim > 2 or now.shape[-1] < 2:
         return False
-    return bool((before[:, 1:] == now[:, :-1]).all()) and not bool((before == now).all())
+    return bool((before[..., 1:] == now[..., :-1]).all()) and not bool((before == now).all())
 
 
 def _sample(output: Any, dimension: int, positions: int) -> _Sample | None:
@@ -269,7 +271,7 @@ def _rows(output: Any, dimension: int, positions: int) -> Array | None:
         if type(part) is torch.Tensor and torch.Tensor.dtype.__get__(part) is torch.float32:  # type: ignore[attr-defined]
             shape = _shape(part)
             if 2 <= len(shape) <= 3 and dimension < len(shape) and shape[dimension] == positions:
-                array = _array(part, np.float32)
+                array = array_of(part, _FLOAT)
                 if array is None:
                     return None
                 return array if len(shape) == 2 else array[:, 0] if dimension == 0 else array[0]

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Protocol
 
 from gpulab.capture.protection.guard import Guard
@@ -44,9 +45,9 @@ def watch_calls(step: WatchedCalls, thread: int, guard: Guard) -> Callable[[], N
     """
     from torch import nn
 
-    if has_compiled():
-        return None
     compiler = sys.modules.get(_COMPILER)  # imported with PyTorch's optimizers; importing it takes a second
+    if _is_being_imported(compiler) or has_compiled():
+        return None
     kind: Any = nn.Module
     original, process = kind.__call__, os.getpid()
 
@@ -82,3 +83,8 @@ def watch_calls(step: WatchedCalls, thread: int, guard: Guard) -> Callable[[], N
         compiler.callback.callback_handler.register_start_callback(unpatch)
     kind.__call__ = watched_call
     return restore
+
+
+def _is_being_imported(module: ModuleType | None) -> bool:
+    """Whether another thread imports a module now, so that a part of it may be missing."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
