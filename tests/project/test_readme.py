@@ -65,12 +65,15 @@ def test_every_magic_in_the_documentation_can_be_typed_as_it_is_there(line):
 
 
 def test_its_figures_of_accuracy_are_the_sums_of_the_fair_tests():
-    """The first column of the table is of loops that gpulab was developed with, so the README leaves it out."""
+    """The first row of the table is of loops that gpulab was developed with, so the README leaves it out."""
     accuracy = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    rows = {cells[1].strip(): cells[3:-1] for cells in (line.split("|") for line in accuracy.splitlines()) if cells[3:]}
-    right, loops = _sum(rows["first finding right"]), _sum(rows[""])
-    gains, all_gains = _sum(rows["gain inside the range"]), _sum(rows["gain inside the range"], place=1)
-    certain, all_certain = _sum(rows["high confidence and right"]), _sum(rows["high confidence and right"], place=1)
+    table = accuracy[accuracy.index("| loops | first finding right") :].split("\n\n")[0]
+    head, _, _, *tests = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    columns = dict(zip(head, zip(*tests, strict=True), strict=True))
+    right, loops = _sum(columns["first finding right"]), _sum(columns["loops"])
+    gains, all_gains = _sum(columns["gain inside the range"]), _sum(columns["gain inside the range"], place=1)
+    certain = _sum(columns["high confidence and right"])
+    all_certain = _sum(columns["high confidence and right"], place=1)
     assert f"| {loops} more ordinary loops" in TEXT
     assert f"the first finding was right for {right}; {gains} of {all_gains} measured gains" in TEXT
     assert f"right in {certain} of {all_certain} cases" in TEXT
@@ -78,6 +81,6 @@ def test_its_figures_of_accuracy_are_the_sums_of_the_fair_tests():
     assert f"({gains} of {all_gains})" in accuracy
 
 
-def _sum(cells: list[str], *, place: int = 0) -> int:
+def _sum(cells: tuple[str, ...], *, place: int = 0) -> int:
     """Add up the first (or second) number of every cell."""
     return sum(int(re.findall(r"\d+", cell)[place]) for cell in cells)
