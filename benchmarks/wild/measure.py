@@ -1,8 +1,9 @@
 """Measures which change makes each loop fastest: `python -m benchmarks.wild.measure --out FILE.json`.
 
 Every variant of a loop runs in a fresh process, `--rounds` times; the variants alternate (ABCD, DCBA, ...). The ratio
-of a change is the time of the unchanged cell over the time of the changed one in the same round. `--check` runs every
-variant once at a tenth of its size, compares samples and optimizer steps, and wants a finite loss.
+of a change is the time of the unchanged cell over the time of the changed one in the same round. `--more` adds rounds
+of the changes that may be the fastest: two rounds tell which changes cannot win, but not which of the others does.
+`--check` runs every variant once at a tenth of its size, compares samples and optimizer steps, and wants a finite loss.
 """
 
 import argparse
@@ -14,7 +15,15 @@ from benchmarks.wild.child import FailedRunError, outcomes_in_child
 from benchmarks.wild.loop import WARM_SCALE, Loop
 from benchmarks.wild.outcome import UNCHANGED, Outcome
 from benchmarks.wild.registry import load_loop, matching_names
-from benchmarks.wild.verdict import LoopResult, disagreements, loop_result, round_order
+from benchmarks.wild.verdict import (
+    LoopResult,
+    contenders,
+    disagreements,
+    loop_result,
+    round_order,
+    undecided,
+    with_rounds,
+)
 
 
 def variant_names(loop: Loop) -> list[str]:
@@ -27,18 +36,32 @@ def run_round(loop: Loop, variants: list[str], scale: float) -> dict[str, Outcom
     return {variant: outcomes_in_child(loop.name, variant, scale)[variant] for variant in variants}
 
 
-def measure_loop(loop: Loop, rounds: int, scale: float) -> LoopResult:
-    """Measure the loop over `rounds` rounds."""
-    variants = variant_names(loop)
-    outcomes: dict[str, list[Outcome]] = {variant: [] for variant in variants}
-    for index in range(rounds):
+def checked_rounds(loop: Loop, variants: list[str], rounds: range, scale: float) -> list[dict[str, Outcome]]:
+    """Run the variants in each of these rounds; FailedRunError if one of them does not train as the others do."""
+    outcomes = []
+    for index in rounds:
         results = run_round(loop, round_order(variants, index), scale)
         messages = disagreements(loop, results)
         if messages:
             raise FailedRunError("\n".join(messages))
-        for variant, outcome in results.items():
-            outcomes[variant].append(outcome)
-    return loop_result(loop, outcomes, scale)
+        outcomes.append(results)
+    return outcomes
+
+
+def measure_loop(loop: Loop, rounds: int, scale: float) -> LoopResult:
+    """Measure the loop over `rounds` rounds."""
+    variants = variant_names(loop)
+    measured = checked_rounds(loop, variants, range(rounds), scale)
+    return loop_result(loop, {variant: [each[variant] for each in measured] for variant in variants}, scale)
+
+
+def measure_contenders(loop: Loop, result: LoopResult, rounds: int) -> LoopResult:
+    """The result with the unchanged cell measured in this many rounds, and so the changes that may still win."""
+    candidates = contenders(result)
+    done = len(result["base_s"])
+    if done >= rounds or not undecided(result, candidates):
+        return result
+    return with_rounds(result, checked_rounds(loop, [UNCHANGED, *candidates], range(done, rounds), result["scale"]))
 
 
 def result_text(name: str, result: LoopResult) -> str:
@@ -85,18 +108,20 @@ def check_all(names: list[str], scale: float) -> int:
     return failures
 
 
-def measure_all(names: list[str], rounds: int, scale: float, path: Path, resume: bool) -> int:
+def measure_all(names: list[str], rounds: int, more: int, scale: float, path: Path, resume: bool) -> int:
     """Measure the loops and write the file after each; returns the number of loops that failed."""
     results: dict[str, LoopResult] = json.loads(path.read_text()) if path.exists() else {}
     failures = 0
     for name in names:
-        if resume and name in results:
-            continue
+        known = results.get(name) if resume else None
         try:
-            result = measure_loop(load_loop(name), rounds, scale)
+            loop = load_loop(name)
+            result = measure_contenders(loop, known or measure_loop(loop, rounds, scale), rounds + more)
         except (FailedRunError, ValueError) as error:
             sys.stdout.write(f"{name}: PROBLEM {error}\n")
             failures += 1
+            continue
+        if result is known:
             continue
         results[name] = result
         path.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
@@ -112,8 +137,9 @@ def main() -> None:
         "--loop", action="append", default=[], help="a loop or a family, e.g. vision/cifar or vision; repeatable"
     )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--more", type=int, default=0, help="further rounds of the changes that may be the fastest")
     parser.add_argument("--out", type=Path, help="the JSON file to write; loops that are in it already are replaced")
-    parser.add_argument("--resume", action="store_true", help="skip the loops that are in the file already")
+    parser.add_argument("--resume", action="store_true", help="of the loops in the file, run only the missing rounds")
     parser.add_argument("--check", action="store_true", help="run every variant once at a tenth of its size")
     parser.add_argument("--scale", type=float, default=None, help="fraction of the full size; 1, or 0.1 with --check")
     arguments = parser.parse_args()
@@ -123,7 +149,9 @@ def main() -> None:
     elif arguments.out is None:
         parser.error("--out is needed to measure")
     else:
-        failures = measure_all(names, arguments.rounds, arguments.scale or 1.0, arguments.out, arguments.resume)
+        failures = measure_all(
+            names, arguments.rounds, arguments.more, arguments.scale or 1.0, arguments.out, arguments.resume
+        )
     sys.exit(1 if failures else 0)
 
 

@@ -143,6 +143,15 @@ def test_warm_caches_speed_up_the_rest_of_a_step_once_however_many_causes_are_fi
     assert joint_bound([gains[1], gains[1]], on_gpu=True) == pytest.approx(100 / (80 * 80 / 90))
 
 
+def test_a_loop_gains_less_than_its_steps_by_what_the_rest_takes():
+    gain = Gain(step_ns=100, best_ns=25, worst_ns=50, floor_ns=10, cold_floor_ns=20, basis="")
+    half = gain.of_loop(0.5)  # 100 ns of evaluations for each step
+    assert (half.worst_speedup, half.best_speedup, half.bound) == (200 / 150, 200 / 125, 200 / 110)
+    assert half.cold_bound == 200 / 120
+    assert gain.of_loop(1.0).best_speedup == gain.best_speedup
+    assert half.saved_ns == gain.saved_ns
+
+
 def test_one_cause_has_no_joint_bound():
     run = run_of(
         stepped(lambda at: [loader_call(at, 40), event(EventKind.KERNEL, "k", at + 40, 60)]), loaders=[NO_WORKERS]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.analysis.data.prefetch_bias import DEFAULT_PREFETCH_FACTOR
 from gpulab.analysis.data.worker_starts import loop_with_starts_ns
 from gpulab.analysis.events.recorded_spans import pauses_of, windows_of
 from gpulab.analysis.steps.detection import Steps
@@ -21,7 +22,6 @@ from gpulab.run import Loader, Run
 from gpulab.tables import MarkKind
 
 _LEAST_BATCHES = 4  # computed beside idle workers
-_DEFAULT_PREFETCH = 2  # batches per worker
 _MANY_TIMES = 3.0  # the typical time: such a batch was disturbed, or other code runs after it
 # CPU time of loading a batch in the main process / that in a worker, which shares its core with the model and starts
 # with cold caches: in ten training loops 0.3 to 0.9, in half of them at least 0.66.
@@ -160,7 +160,7 @@ def _beside_idle_workers(fetches: Rows, loader: Loader) -> NDArray[np.bool_]:
     pass does not count, as it may be smaller, unless it is the only one.
     """
     is_idle = np.zeros(len(fetches), bool)
-    ahead = (loader.workers or 0) * (loader.prefetch_factor or _DEFAULT_PREFETCH)
+    ahead = (loader.workers or 0) * (loader.prefetch_factor or DEFAULT_PREFETCH_FACTOR)
     for epoch in np.unique(fetches["epoch"]):
         rows = np.flatnonzero(fetches["epoch"] == epoch)
         batches = rows[fetches["yielded"][rows].astype(bool)]

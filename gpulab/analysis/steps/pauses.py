@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.data.prefetch_bias import DEFAULT_PREFETCH_FACTOR
 from gpulab.analysis.data.training_loader import training_loader_index
 from gpulab.analysis.events.named_phases import loop_marks
 from gpulab.analysis.host.gc_and_compilation import stall_spans
@@ -21,6 +22,7 @@ from gpulab.intervals import Ints, Spans, covered_ns, union
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 
+SLOW_PREFETCH = 2.0  # times the mean of all batches: the first batches of new workers take longer
 MIN_RATIO = 1.5  # a step with a pause takes at least this many times the median; less is ordinary variation
 MIN_DEVIATIONS = 6.0  # and it exceeds the median by this many median absolute deviations
 MIN_STEPS_EXAMINED = 12  # with fewer steps an outlier cannot be recognised
@@ -165,15 +167,23 @@ def _evaluates(run: Run, start: Ints, end: Ints) -> Mask:
 
 
 def _follows_worker_start(run: Run, start: Ints, end: Ints) -> Mask:
-    """Return a mask of the steps with the first batch of workers that were started again, which slow down that step."""
+    """Return a mask of the steps that new workers slow down: with their first batch, and while they prefetch.
+
+    All workers load at the same time then, on the cores of the model or against the same disk.
+    """
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    restarted = [index for index, loader in enumerate(run.loaders) if (loader.worker_starts or 0) > 1]
-    calls = calls.select(np.isin(calls["loader"], restarted))
-    order = np.lexsort((calls["start_ns"], calls["loader"]))
-    loader, epoch = calls["loader"][order], calls["epoch"][order]
-    is_first = (np.diff(loader, prepend=-1) != 0) | (np.diff(epoch, prepend=-1) != 0)
-    at = np.sort(calls["start_ns"][order][is_first])
-    follows: Mask = np.searchsorted(at, end) > np.searchsorted(at, start)
+    follows: Mask = np.zeros(len(start), bool)
+    for index, loader in enumerate(run.loaders):
+        if (loader.worker_starts or 0) <= 1:
+            continue
+        fetches = calls.select(calls["loader"] == index)
+        is_first = np.diff(fetches["epoch"], prepend=-1) != 0
+        prefetched = loader.prefetch_factor or DEFAULT_PREFETCH_FACTOR
+        prefetch_ns = round(SLOW_PREFETCH * prefetched * (loader.worker_batch_ns or 0))
+        first_ns = np.sort(fetches["start_ns"][is_first])
+        busy_until_ns = np.sort(fetches["end_ns"][is_first] + prefetch_ns)
+        # A step overlaps such a time if fewer of them ended before it than began before its end.
+        follows |= np.searchsorted(first_ns, end) > np.searchsorted(busy_until_ns, start, side="right")
     return follows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
@@ -83,6 +83,20 @@ class Gain:
     def saved_ns(self) -> int:
         """Predicted saving per step: the middle of the range."""
         return self.step_ns - (self.best_ns + self.worst_ns) // 2
+
+    def of_loop(self, step_frac: float) -> Gain:
+        """The gain of a loop of which the steps take this share, 0-1, if the rest takes as long as now."""
+        rest_ns = round(self.step_ns * (1 / step_frac - 1))
+        return replace(
+            self,
+            step_ns=self.step_ns + rest_ns,
+            best_ns=self.best_ns + rest_ns,
+            worst_ns=self.worst_ns + rest_ns,
+            floor_ns=self.floor_ns + rest_ns,
+            cold_floor_ns=None if self.cold_floor_ns is None else self.cold_floor_ns + rest_ns,
+            remaining_ns={},
+            is_mean=True,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulab.analysis.steps.marked_steps import completed_steps
+from gpulab.analysis.steps.phases import training_share
 from gpulab.capture.run_registry import runs
 from gpulab.rules.engine.evidence import cores_of_other_programs
 from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding, Gain
@@ -14,8 +15,9 @@ from gpulab.run_facts import NO_CUDA
 from gpulab.views.report.evidence_picture import evidence_timeline
 from gpulab.views.sheet.sheet import Answer, Expectation, Line
 from gpulab.views.whatif.command import has_magics, whatif_command
-from gpulab.wording import count, duration, ratio, scale, sentence, shell_word
+from gpulab.wording import count, duration, percent, ratio, scale, sentence, shell_word
 
+_MIN_EVALUATIONS_FRAC = 0.1  # of the loop: the gain of a step is about that of a loop with fewer evaluations
 _GOOD_PART = 0.25  # of what the advice surely saves
 
 
@@ -69,7 +71,7 @@ def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
     return ((f"Upper bound with {fixes} fixed", ratio(diagnosis.combined_bound)),)
 
 
-PREDICTED, UPPER_BOUND = "Predicted step time", "Upper bound"
+PREDICTED, WITH_EVALUATIONS, UPPER_BOUND = "Predicted step time", "Predicted with evaluations", "Upper bound"
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
 _OTHER_PROGRAMS = "shared_cpu"  # the rule whose finding says the same
 _MIN_REST_FRAC = 0.02  # an allowance for a smaller part of the rest of the step is not mentioned
@@ -90,7 +92,12 @@ def finding_answer(
         evidence=finding.evidence,
         fix=finding.fix,
         advice=finding.advice,
-        facts=(*expected_facts(finding.gain), _confidence(finding), *more_facts),
+        facts=(
+            *expected_facts(finding.gain),
+            *_with_evaluations(finding, diagnosis.run),
+            _confidence(finding),
+            *more_facts,
+        ),
         expectation=expectation(finding.gain),
         notes=tuple(_notes(finding, diagnosis)),
         gist=_gist(finding.gain),
@@ -156,6 +163,16 @@ def expected_facts(gain: Gain | None) -> tuple[tuple[str, str], ...]:
     bound = bound_text(gain.best_speedup, gain.bound, gain.cold_bound, gain.floor_assumes)
     same_work = f", for the same work in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
     return (PREDICTED, f"{span} ({speedup}){same_work}"), (UPPER_BOUND, bound)
+
+
+def _with_evaluations(finding: Finding, run: Run) -> tuple[tuple[str, str], ...]:
+    """Return the predicted gain of the loop with its evaluations; () if these take little or the gain counts them."""
+    share = training_share(run)
+    if finding.gain is None or finding.gain.is_mean or not finding.from_steps or share > 1 - _MIN_EVALUATIONS_FRAC:
+        return ()
+    gain = finding.gain.of_loop(share)
+    speedups = speedups_text(gain.worst_speedup, gain.best_speedup)
+    return ((WITH_EVALUATIONS, f"{speedups} if these, {percent(1 - share)} of the loop, take as long as now"),)
 
 
 def speedups_text(worst: float, best: float) -> str:

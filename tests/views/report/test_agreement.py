@@ -7,16 +7,28 @@ leaves some of their time.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import gpulab
+from gpulab.rules.engine.finding import Gain
 from gpulab.rules.kernels.device_bound import BUSY_PARTS
-from gpulab.views.report.headline import PREDICTED, UPPER_BOUND, expected_facts, headline, speedups_text
+from gpulab.views.report.headline import (
+    PREDICTED,
+    UPPER_BOUND,
+    WITH_EVALUATIONS,
+    expected_facts,
+    finding_answer,
+    headline,
+    speedups_text,
+)
 from gpulab.views.report.ledger_table import ledger_blocks
 from gpulab.views.sheet.sheet import TableBlock
+from tests.cases.steps.frequent_evaluation.case import provoked_by_code_in_eval_mode
 from tests.support.runs.cases import ALL, diagnosis_of
+from tests.support.runs.made_runs import MS
 from tests.support.tiers import every_nth
 
 DATASETS = sorted((Path(__file__).parents[3] / "recorded_runs").glob("*/*.gpulab"))
@@ -112,6 +124,17 @@ def test_no_range_in_the_report_of_a_case_reaches_above_a_bound(make):
 @pytest.mark.parametrize("path", every_nth(PATHS, 3))
 def test_no_range_in_the_report_of_a_dataset_reaches_above_a_bound(path):
     assert ranges_above_bounds(gpulab.diagnose(gpulab.load(path))) == []
+
+
+def test_a_gain_of_steps_is_also_given_for_the_loop_with_its_evaluations():
+    diagnosis = diagnosis_of(provoked_by_code_in_eval_mode)  # training takes 8 of 17 parts of the time
+    gain = Gain(step_ns=80 * MS, best_ns=20 * MS, worst_ns=40 * MS, floor_ns=10 * MS, basis="")
+    steps = replace(diagnosis.first, gain=gain, from_steps=True)
+    facts = dict(finding_answer(steps, diagnosis).facts)
+    assert speedups(facts[PREDICTED]) == [2.0, 4.0]
+    assert speedups(facts[WITH_EVALUATIONS]) == [round(170 / 130, 2), round(170 / 110, 2)]
+    # A gain of the mean step counts the evaluations already.
+    assert WITH_EVALUATIONS not in dict(finding_answer(diagnosis.first, diagnosis).facts)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 
 from gpulab.run import Loader
 from gpulab.tables import STALLS, MarkKind, StallKind
-from tests.support.runs.made_runs import host_sample, mark, rows, run_of, stall
+from tests.support.runs.made_runs import MS, host_sample, mark, rows, run_of, stall
 
 SAVE = {"frame": "train (cell line 30)", "called": "torch.serialization.save"}
 
@@ -47,13 +47,13 @@ def provoked_by_a_log_entry():
     return marked(every(), samples=samples_in_long_steps(every(), sample))
 
 
-def slow_first_steps(**workers):
-    """Passes of six batches, whose first step takes 100 ms longer."""
+def slow_first_steps(slow=0, **workers):
+    """Passes of six batches, whose first step, or another one, takes 100 ms longer."""
     marks, at = [], 0.0
     for epoch in range(8):
         for number in range(6):
             marks.append(mark(at, 2.0, epoch=epoch))
-            at += 120.0 if number == 0 else 20.0
+            at += 120.0 if number == slow else 20.0
         marks.append(mark(at, 1.0, epoch=epoch, yielded=False))
         at += 1.0
     loader = Loader(batch_size=32, persistent_workers=False, **workers)
@@ -66,6 +66,14 @@ def provoked_by_slow_first_steps_of_passes_without_workers():
 
 def spared_where_workers_that_start_again_slow_down_the_first_step():
     return slow_first_steps(workers=2, worker_starts=8)
+
+
+def spared_while_workers_that_start_again_load_their_first_batches():
+    return slow_first_steps(slow=1, workers=2, worker_starts=8, worker_batch_ns=30 * MS)
+
+
+def provoked_by_slow_second_steps_long_after_the_first_batches_are_loaded():
+    return slow_first_steps(slow=1, workers=2, worker_starts=8, worker_batch_ns=1 * MS)
 
 
 def provoked_by_workers_that_start_with_every_pass():
