@@ -36,6 +36,7 @@ from gpulab.errors import CaptureError
 from gpulab.run import TRACED_WORK, Gap, Machine, Recording, Run, Source
 from gpulab.run_facts import NO_CUDA
 from gpulab.sensors import Sensors, describe_machine
+from gpulab.sensors.host.blas_threads import BlasThreads
 from gpulab.sensors.parallel_operator import parallel_operator_times
 from gpulab.sensors.readings import PERIOD_NS, samples_until
 from gpulab.wording import did_you_mean
@@ -103,7 +104,7 @@ class Session:
         self._processing = False
         self._facts: dict[str, str] = {}
         self._added_facts: dict[str, str] = {}
-        self._timed_parts = TimedParts()
+        self._timed_parts, self._blas = TimedParts(), BlasThreads()
         self._machine = Machine()
 
     def start(self) -> None:
@@ -126,6 +127,7 @@ class Session:
         self._tracing.start(self._exit)
         self._began_ns = time_ns()
         self._tracing.begin(self._began_ns)
+        self._guard.call("threads of BLAS", self._blas.start, None)
         self._begin_spool()
         # Last, because every tick asks the plan, which must have begun.
         self._exit.callback(self._sensors.stop)
@@ -137,6 +139,7 @@ class Session:
         self._processing = True
         try:
             with DeferredSignals(again=True):
+                self._guard.call("threads of BLAS", self._blas.stop, None)
                 self._tracing.stop()
                 self._measure_operator()
                 self._exit.close()
@@ -154,11 +157,15 @@ class Session:
         return self.run
 
     def _measure_operator(self) -> None:
-        """If the loop had to wait for cores, measure what a parallel operator takes while other programs still run."""
+        """If the loop had to wait for cores, measure what a parallel operator takes while other programs still run.
+
+        Which threads of NumPy competed for the cores is measured, too.
+        """
         nothing: dict[str, str] = {}
         self._added_facts |= self._guard.call(
             "operator times", lambda: parallel_operator_times(self._sensors.host_rows(self._began_ns)), nothing
         )
+        self._added_facts |= self._guard.call("threads of BLAS", self._blas.facts, nothing)
 
     def _time_layers(self, ended_ns: int) -> None:
         """Time what the watched step computed in other number and matrix formats; nothing if only sensors recorded."""

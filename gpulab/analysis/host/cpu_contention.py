@@ -11,7 +11,7 @@ from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.run_facts import count_from_fact
+from gpulab.run_facts import BLAS_CPU_TIME, BLAS_SPIN_TIME, BLAS_THREADS, count_from_fact
 
 _LEAST_S = 0.3  # minimum time between samples for a rate
 _QUARTERS = 4
@@ -49,6 +49,29 @@ def contention(run: Run, steps: Steps, ledger: Ledger) -> Contention | None:
         cores_frac=None if np.isnan(loads).all() else float(np.nanmedian(loads)),
         iowait_cores=None if np.isnan(waits).all() else float(np.nanmean(waits)) * (run.machine.cores or cores),
         read_bytes_per_s=sustained_counter_rate(samples, "read_bytes"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlasUse:
+    """Threads of NumPy's BLAS beside those of PyTorch."""
+
+    threads: int
+    cores: float  # that they used together, on average over the recording
+    spin_ns: int  # for which one spins after a product of matrices
+    main_delayed_frac: float | None  # time in which the main thread was ready to run, but had no core
+
+
+def blas_use(run: Run, steps: Steps) -> BlasUse | None:
+    """Return what the threads of NumPy's BLAS used; None if none was busy, or if that was not measured."""
+    threads, used_ns, spin_ns = (count_from_fact(run, name) for name in (BLAS_THREADS, BLAS_CPU_TIME, BLAS_SPIN_TIME))
+    if not threads or used_ns is None or spin_ns is None or not run.span_ns:
+        return None
+    return BlasUse(
+        threads=threads,
+        cores=min(threads, used_ns / run.span_ns),
+        spin_ns=spin_ns,
+        main_delayed_frac=counter_rate(host_samples_in_loop(run, steps), "main_delayed_s"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.host.cpu_contention import Contention, contention
+from gpulab.analysis.host.cpu_contention import BlasUse, Contention, blas_use, contention
 from gpulab.analysis.host.intra_op_threads import intra_op_time_ns
 from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import change_loader
@@ -20,6 +20,10 @@ _MIN_PREEMPTIONS_PER_CPU_S = 550
 _MIN_THROTTLED_FRAC = 0.05  # of one core's time: the quota stops threads about once a second
 # Fraction of the excess time that goes away; 0.6 to 1.13 was measured for convolutions on two cores.
 _REALISED = (0.4, 1.15)
+_MIN_BLAS_CORES = 0.2  # that the threads of BLAS use together
+_SLOWDOWN = (1.5, 6.0)  # of steps beside a spinning thread of BLAS
+_MOST_IN_LOOP = 1.5  # times the share of the recording in which it spins: a recording may begin long before the loop
+_MUCH_FRAC = 0.5  # of the time: other findings would then save another amount without these threads
 _MAX_THREADS_PER_CORE = 8  # the measurements end here
 
 
@@ -28,19 +32,24 @@ def cpu_oversubscription(evidence: Evidence) -> Finding | None:
 
     Proof: PyTorch computes on more threads than this process may use cores, and they are preempted hundreds of times
     per second of CPU time; or the container's CPU quota throttles them; or batches are late, the cores are full, and
-    each worker computes on several threads.
+    each worker computes on several threads; or threads of NumPy's BLAS, which spin after each product of matrices, use
+    a good part of a core beside threads of PyTorch for every core. A few products after the recorded code show which
+    threads these are, and for how long they spin.
 
     Confused with: operators that are simply expensive; another busy process, where the number of threads is right.
 
-    What to do: as many threads as cores in the main process, and one thread in each worker.
+    What to do: as many threads as cores in the main process, one thread in each worker, and one thread for BLAS if
+    NumPy computes between the steps.
     """
     cpu = evidence.cached(contention)
     if cpu is None:
         return None
     if cause_of_late_batches(evidence) is LateBatchCause.THREADS:
         return _worker_finding(evidence, cpu)
-    if cpu.threads is None or cpu.threads <= cpu.cores:
+    if cpu.threads is None:
         return None
+    if cpu.threads <= cpu.cores:
+        return _blas_finding(evidence, cpu, cpu.threads)
     if not _is_preempted(cpu) and (cpu.throttled_frac or 0) < _MIN_THROTTLED_FRAC:
         return None
     return _main_process_finding(evidence, cpu, cpu.threads)
@@ -65,6 +74,59 @@ def _main_process_finding(evidence: Evidence, cpu: Contention, threads: int) -> 
         gain=_gain(evidence, cpu, threads, parallel_ns) if parallel_ns and preempted else None,
         confidence=CERTAIN if preempted else LIKELY,
         caveats=(OTHER_THREADS,),
+    )
+
+
+def _blas_finding(evidence: Evidence, cpu: Contention, threads: int) -> Finding | None:
+    """Return the finding for threads of NumPy's BLAS that spin on the cores on which PyTorch computes."""
+    blas = blas_use(evidence.run, evidence.steps)
+    if evidence.on_gpu or blas is None or blas.cores < _MIN_BLAS_CORES or threads + blas.threads <= cpu.cores:
+        return None
+    delayed, spinning_frac = blas.main_delayed_frac, _spinning_frac(blas, cpu, threads)
+    return Finding(
+        claim=f"{count(blas.threads, 'thread')} of NumPy's BLAS {plural(blas.threads, 'takes', 'take')} cores from "
+        f"PyTorch: {plural(blas.threads, 'it uses', 'they use')} {number(blas.cores, 2)} of {number(cpu.cores)} cores.",
+        evidence=(
+            f"After a product of matrices, such a thread spins for {duration(blas.spin_ns)} before it sleeps (measured "
+            "after the recorded code).",
+            f"PyTorch computes on {count(threads, 'thread')}, and there {_cores(cpu.cores)}.",
+            *(() if delayed is None else (f"The main thread waited for a core {percent(delayed)} of the time.",)),
+        ),
+        numbers=known_numbers(blas_threads=blas.threads, blas_cores=blas.cores, spin_ns=blas.spin_ns, cores=cpu.cores),
+        fix="import threadpoolctl  # pip install threadpoolctl\n\n"
+        'threadpoolctl.threadpool_limits(1, user_api="blas")  # once, before training',
+        advice="Or start Python with OPENBLAS_NUM_THREADS=1. Large products of NumPy then run on one thread, too: "
+        "measure it.",
+        gain=_gain_without_spinning(evidence, spinning_frac),
+        confidence=LIKELY,
+        distorts_others=spinning_frac >= _MUCH_FRAC,
+    )
+
+
+def _spinning_frac(blas: BlasUse, cpu: Contention, threads: int) -> float:
+    """Return the share of the time, 0-1, in which threads of BLAS want to run; they share cores with PyTorch's."""
+    return min(1.0, blas.cores / blas.threads * (threads + blas.threads) / cpu.cores)
+
+
+def _gain_without_spinning(evidence: Evidence, spinning_frac: float) -> Gain:
+    """Return the gain of a step without spinning threads; at best, they spin in more of the loop than of the recording.
+
+    In five loops on two cores, steps beside a spinning thread took 3 to 5 times as long as without it: operators
+    on several threads wait for the thread that has no core.
+    """
+    most_frac = min(1.0, _MOST_IN_LOOP * spinning_frac)
+    floor_ns = max(1, round(evidence.step_ns * (1 - most_frac)))
+    worst_ns, best_ns = (
+        round(evidence.step_ns * (1 - frac + frac / slowdown))
+        for frac, slowdown in zip((spinning_frac, most_frac), _SLOWDOWN, strict=True)
+    )
+    return Gain(
+        step_ns=evidence.step_ns,
+        best_ns=best_ns,
+        worst_ns=worst_ns,
+        floor_ns=floor_ns,
+        basis="the CPU time of these threads, and how much longer steps took beside them in loops on two cores",
+        floor_assumes="nothing done while these threads run",
     )
 
 

@@ -2,11 +2,13 @@
 
 from gpulab.tables import EventKind
 from tests.support.runs.made_loading_runs import from_workers
-from tests.support.runs.made_runs import event, host_sample, run_of, stepped
+from tests.support.runs.made_runs import MS, event, host_sample, run_of, stepped
 
 
-def computing(*, threads="8", cores=2.0, preempted_per_s=2000, throttled=0.0, running=1.9, op="aten::convolution"):
-    """Ten steps of a model on the CPU, whose threads lose their cores so many times a second."""
+def computing(
+    *, threads="8", cores=2.0, preempted_per_s=2000, throttled=0.0, running=1.9, op="aten::convolution", **facts
+):
+    """Ten steps of a model on the CPU, whose threads lose their cores so many times a second; they take a second."""
     samples = [
         host_sample(
             at,
@@ -18,7 +20,33 @@ def computing(*, threads="8", cores=2.0, preempted_per_s=2000, throttled=0.0, ru
         for at in range(0, 1000, 50)
     ]
     events = stepped(lambda at: [event(EventKind.OP, op, at, 97)], count=10)
-    return run_of(events, samples=samples, cores=cores, facts={"threads": threads})
+    return run_of(events, samples=samples, cores=cores, facts={"threads": threads, **facts})
+
+
+def beside_blas(*, threads="2", blas_threads="1", used_ms=600, **more):
+    """The same with threads of NumPy's BLAS, which used so much CPU time and spin for 0.13 s after a product."""
+    blas = {"blas_threads": blas_threads, "blas_cpu_ns": str(used_ms * MS), "blas_spin_ns": str(130 * MS)}
+    return computing(threads=threads, preempted_per_s=100, **blas, **more)
+
+
+def provoked_by_a_thread_of_blas_that_spins():
+    return beside_blas()
+
+
+def provoked_by_threads_of_blas_on_many_cores():
+    return beside_blas(threads="16", blas_threads="15", used_ms=9000, cores=16.0)
+
+
+def spared_as_blas_hardly_computes():
+    return beside_blas(used_ms=100)
+
+
+def spared_as_there_are_cores_for_the_threads_of_blas():
+    return beside_blas(cores=4.0)
+
+
+def spared_where_a_damaged_file_has_no_threads_of_blas():
+    return beside_blas(blas_threads="-1")
 
 
 def provoked_by_four_threads_for_each_core():
