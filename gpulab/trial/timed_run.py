@@ -143,9 +143,20 @@ def preserved_settings() -> Iterator[None]:
             stack.callback(gc.unfreeze)
         for restore, value in _torch_settings():
             stack.callback(restore, value)
+        stack.enter_context(_preserved_blas_threads())
         if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
             stack.callback(_close_new_figures, pyplot, set(pyplot.get_fignums()))
         yield
+
+
+def _preserved_blas_threads() -> contextlib.AbstractContextManager[object]:
+    """Restore the number of threads of NumPy's BLAS; a fix changes it by threadpoolctl, which may not be installed."""
+    try:
+        import threadpoolctl
+    except ImportError:
+        return contextlib.nullcontext()
+    limits: contextlib.AbstractContextManager[object] = threadpoolctl.threadpool_limits(None, user_api="blas")
+    return limits
 
 
 def _torch_settings() -> list[tuple[Callable[[Any], Any], Any]]:

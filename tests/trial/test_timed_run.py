@@ -164,3 +164,11 @@ def test_settings_are_restored(tmp_path):
         os.chdir(tmp_path)
         sys.path.insert(0, str(tmp_path))
     assert settings() == before
+
+
+def test_threads_of_blas_are_restored():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    before = threadpoolctl.threadpool_info()
+    with preserved_settings():
+        threadpoolctl.threadpool_limits(1, user_api="blas")
+    assert threadpoolctl.threadpool_info() == before
