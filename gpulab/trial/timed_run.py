@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import sys
 import threading
@@ -150,9 +151,9 @@ def preserved_settings() -> Iterator[None]:
 
 
 def _preserved_blas_threads() -> contextlib.AbstractContextManager[object]:
-    """Restore the number of threads of NumPy's BLAS; a fix changes it by threadpoolctl, which may not be installed."""
+    """Restore the number of threads of NumPy's BLAS; a fix changes it by threadpoolctl, which gpulab does not need."""
     try:
-        import threadpoolctl
+        threadpoolctl = importlib.import_module("threadpoolctl")
     except ImportError:
         return contextlib.nullcontext()
     limits: contextlib.AbstractContextManager[object] = threadpoolctl.threadpool_limits(None, user_api="blas")
