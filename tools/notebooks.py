@@ -134,7 +134,7 @@ def starters(numbers: list[str]) -> int:
     total, noticed = 0, 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         paths_of = _lessons(numbers)
-        for path, claims in zip(paths_of, pool.map(_weakest_claims, paths_of), strict=True):
+        for path, claims in zip(paths_of, pool.map(_claims_of_starter, paths_of), strict=True):
             passing = [line for line in claims if not line.startswith(FAILS)]
             total, noticed = total + len(claims), noticed + len(claims) - len(passing)
             print(f"{path.stem}: {len(claims)} claims, {len(claims) - len(passing)} fail in the starter", flush=True)
@@ -173,15 +173,6 @@ def errors(notebook: Any) -> Iterator[str]:
         for output in cell.get("outputs", []):
             if output.output_type == "error" and "claim" not in cell.metadata.get("tags", []):
                 yield f"{output.ename}: {output.evalue}"
-
-
-def _weakest_claims(path: Path) -> list[str]:
-    """The claims of a starter; one that holds runs again, because a disturbed measurement may hold by chance."""
-    claims = _claims_of_starter(path)
-    if all(line.startswith(FAILS) for line in claims):
-        return claims
-    again = _claims_of_starter(path)
-    return [max(pair, key=lambda line: line.startswith(FAILS)) for pair in zip(claims, again, strict=True)]
 
 
 def _claims_of_starter(path: Path) -> list[str]:

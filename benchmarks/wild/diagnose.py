@@ -14,17 +14,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.wild.answers import answer
 from benchmarks.wild.loop import WARM_SCALE, prepared_cell
 from benchmarks.wild.outcome import run_once
 from benchmarks.wild.registry import load_loop, matching_names
 from benchmarks.wild.verdict import AS_FAST, GAIN, LARGER_BATCH, ChangeResult, LoopResult
-
-if TYPE_CHECKING:
-    from gpulab.rules.engine.finding import Finding
-    from gpulab.run import Run
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 900
@@ -100,38 +95,23 @@ def is_right(kinds: frozenset[str], changes: Iterable[ChangeResult]) -> bool:
     return any(change["ratio"] >= AS_FAST * best["ratio"] for change in candidates if change["kind"] in kinds)
 
 
-def predicted_speedups(finding: "Finding", run: "Run") -> tuple[float, float, float] | None:
-    """The range and the bound for the whole loop; None without a prediction.
-
-    If the gain is one of training steps, evaluations take as long as now at worst, and get as much faster at best.
-    """
-    from gpulab.analysis.steps.phases import training_share
-
-    gain = finding.gain
-    if gain is None:
-        return None
-    is_of_steps = finding.from_steps and not gain.is_mean
-    least = gain.of_loop(training_share(run)) if is_of_steps else gain
-    return least.worst_speedup, gain.best_speedup, gain.bound
-
-
 def judge(name: str, path: Path, result: LoopResult) -> Judged:
     """Compare the diagnosis of a run with what was measured."""
     import gpulab
     from gpulab.rules import diagnose
 
-    run = gpulab.load(path)
-    first = diagnose(run).first
+    first = diagnose(gpulab.load(path)).first
     changes = list(result["changes"].values())
     kinds = answer(first.rule) if first else frozenset()
     best = fastest(changes)
+    gain = first.gain if first else None
     same_kind = [change["ratio"] for change in changes if change["kind"] in kinds - {LARGER_BATCH}]
     return Judged(
         loop=name,
         best=f"{best['kind']} {best['ratio']:.2f}x" if best else "nothing",
         rule=first.rule if first else "",
         confidence=first.confidence if first else "",
-        predicted=predicted_speedups(first, run) if first else None,
+        predicted=None if gain is None else (gain.worst_speedup, gain.best_speedup, gain.bound),
         measured=max(same_kind, default=None),
         right=is_right(kinds, changes),
         right_without_batch=is_right(
