@@ -10,9 +10,9 @@ CLEAR_SLOWDOWN = 5.0
 NSIGHT_SYSTEMS = "Nsight Systems"  # begins the fact "profiler" of its runs
 BUCKETS = "ddp_bucket_bytes"  # sizes of the buckets in which DDP all-reduces gradients, in this order, with commas
 NETWORK_SPEED = "network_bytes_per_s"  # of a network port of the machine, in one direction
-# Threads of NumPy's BLAS that compete with those of PyTorch: their number, CPU time in the recording, and for how long
-# one of them spins after a product of matrices; times in ns.
-BLAS_THREADS, BLAS_CPU_TIME, BLAS_SPIN_TIME = "blas_threads", "blas_cpu_ns", "blas_spin_ns"
+# Threads of NumPy's BLAS that compete with those of PyTorch: their number, the cores that they used in the loop,
+# and for how long one of them spins after a product of matrices, in ns.
+BLAS_THREADS, BLAS_CORES, BLAS_SPIN_TIME = "blas_threads", "blas_cores", "blas_spin_ns"
 NO_CUDA = "no_cuda"  # the code ended with PyTorch's error that there is no CUDA GPU; its value is "yes"
 LOOP_TIME = "monitor_loop_s"  # of a monitor: time of the loop without the pauses between cells, and shares of it
 WAITING, GPU_BUSY = "monitor_waiting_frac", "monitor_gpu_busy_frac"

@@ -127,7 +127,6 @@ class Session:
         self._tracing.start(self._exit)
         self._began_ns = time_ns()
         self._tracing.begin(self._began_ns)
-        self._guard.call("threads of BLAS", self._blas.start, None)
         self._begin_spool()
         # Last, because every tick asks the plan, which must have begun.
         self._exit.callback(self._sensors.stop)
@@ -139,9 +138,8 @@ class Session:
         self._processing = True
         try:
             with DeferredSignals(again=True):
-                self._guard.call("threads of BLAS", self._blas.stop, None)
                 self._tracing.stop()
-                self._measure_operator()
+                self._measure_competition()
                 self._exit.close()
                 self._time_layers(ended_ns)
             self.run = self._assemble(ended_ns, error)
@@ -156,10 +154,10 @@ class Session:
             runs.add_ranks(self.name, self.child_runs)
         return self.run
 
-    def _measure_operator(self) -> None:
+    def _measure_competition(self) -> None:
         """If the loop had to wait for cores, measure what a parallel operator takes while other programs still run.
 
-        Which threads of NumPy competed for the cores is measured, too.
+        Find out which threads of this process are those of NumPy, if more were busy than PyTorch has.
         """
         nothing: dict[str, str] = {}
         self._added_facts |= self._guard.call(
@@ -237,6 +235,7 @@ class Session:
         """A step begins in the recorded thread; the caller's guard keeps failures from the user's loop."""
         self._facts = self._facts or torch_settings()  # as they are in the loop: a function may set and restore them
         self._memory.boundary(self._marks.steps, sys._getframe())
+        self._blas.boundary()
         if self.level != "sensors":
             self._tracing.boundary(known_steps)
 

@@ -11,7 +11,7 @@ from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.run_facts import BLAS_CPU_TIME, BLAS_SPIN_TIME, BLAS_THREADS, count_from_fact
+from gpulab.run_facts import BLAS_CORES, BLAS_SPIN_TIME, BLAS_THREADS, count_from_fact, number_from_fact
 
 _LEAST_S = 0.3  # minimum time between samples for a rate
 _QUARTERS = 4
@@ -26,6 +26,7 @@ class Contention:
     threads: int | None  # intra-op threads of PyTorch in the main process
     worker_threads: int | None  # threads on which one worker can compute
     preempted_per_cpu_s: float | None  # preemptions of threads of the main process per second of CPU time
+    main_delayed_frac: float | None  # time in which the main thread was ready to run, but had no core
     throttled_frac: float | None  # time throttled by the CPU quota, as a share of the time
     cores_frac: float | None  # load of all cores, all programs
     iowait_cores: float | None  # cores idle with I/O outstanding
@@ -45,6 +46,7 @@ def contention(run: Run, steps: Steps, ledger: Ledger) -> Contention | None:
         threads=count_from_fact(run, "threads"),
         worker_threads=max(1, workers.threads - IDLE_THREADS + 1) if workers and workers.threads else None,
         preempted_per_cpu_s=_ratio(counter_rate(samples, "preempted"), counter_rate(samples, "process_cpu_s")),
+        main_delayed_frac=counter_rate(samples, "main_delayed_s"),
         throttled_frac=counter_rate(samples, "throttled_s"),
         cores_frac=None if np.isnan(loads).all() else float(np.nanmedian(loads)),
         iowait_cores=None if np.isnan(waits).all() else float(np.nanmean(waits)) * (run.machine.cores or cores),
@@ -57,22 +59,17 @@ class BlasUse:
     """Threads of NumPy's BLAS beside those of PyTorch."""
 
     threads: int
-    cores: float  # that they used together, on average over the recording
+    cores: float  # that they used together, on average over the loop
     spin_ns: int  # for which one spins after a product of matrices
-    main_delayed_frac: float | None  # time in which the main thread was ready to run, but had no core
 
 
-def blas_use(run: Run, steps: Steps) -> BlasUse | None:
+def blas_use(run: Run) -> BlasUse | None:
     """Return what the threads of NumPy's BLAS used; None if none was busy, or if that was not measured."""
-    threads, used_ns, spin_ns = (count_from_fact(run, name) for name in (BLAS_THREADS, BLAS_CPU_TIME, BLAS_SPIN_TIME))
-    if not threads or used_ns is None or spin_ns is None or not run.span_ns:
+    threads, spin_ns = count_from_fact(run, BLAS_THREADS), count_from_fact(run, BLAS_SPIN_TIME)
+    cores = number_from_fact(run, BLAS_CORES)
+    if not threads or cores is None or spin_ns is None:
         return None
-    return BlasUse(
-        threads=threads,
-        cores=min(threads, used_ns / run.span_ns),
-        spin_ns=spin_ns,
-        main_delayed_frac=counter_rate(host_samples_in_loop(run, steps), "main_delayed_s"),
-    )
+    return BlasUse(threads=threads, cores=min(threads, cores), spin_ns=spin_ns)
 
 
 def host_samples_in_loop(run: Run, steps: Steps) -> Rows:

@@ -21,9 +21,12 @@ _MIN_THROTTLED_FRAC = 0.05  # of one core's time: the quota stops threads about 
 # Fraction of the excess time that goes away; 0.6 to 1.13 was measured for convolutions on two cores.
 _REALISED = (0.4, 1.15)
 _MIN_BLAS_CORES = 0.2  # that the threads of BLAS use together
-_SLOWDOWN = (1.5, 6.0)  # of steps beside a spinning thread of BLAS
-_MOST_IN_LOOP = 1.5  # times the share of the recording in which it spins: a recording may begin long before the loop
-_MUCH_FRAC = 0.5  # of the time: other findings would then save another amount without these threads
+_MIN_DELAYED_FRAC = (
+    0.05  # of the loop: in 22 loops without workers and such threads, 0 to 0.02; beside them, 0.09 to 0.27
+)
+_SAVED = (1 / 3, 5 / 6)  # of the time beside a spinning thread of BLAS
+_LARGEST_SAVED = 0.99  # of a step: no bound is larger
+_MUCH_FASTER = 1.25  # at worst: other findings would then save another amount without these threads
 _MAX_THREADS_PER_CORE = 8  # the measurements end here
 
 
@@ -32,11 +35,12 @@ def cpu_oversubscription(evidence: Evidence) -> Finding | None:
 
     Proof: PyTorch computes on more threads than this process may use cores, and they are preempted hundreds of times
     per second of CPU time; or the container's CPU quota throttles them; or batches are late, the cores are full, and
-    each worker computes on several threads; or threads of NumPy's BLAS, which spin after each product of matrices, use
-    a good part of a core beside threads of PyTorch for every core. A few products after the recorded code show which
-    threads these are, and for how long they spin.
+    each worker computes on several threads; or the main thread waits for a core, and threads of NumPy's BLAS, which
+    spin after each product of matrices, use a good part of one, beside threads of PyTorch for every core. A few
+    products after the recorded code show which threads these are, and for how long they spin.
 
-    Confused with: operators that are simply expensive; another busy process, where the number of threads is right.
+    Confused with: operators that are simply expensive; another busy process, where the number of threads is right;
+    large products of NumPy, during which PyTorch computes nothing.
 
     What to do: as many threads as cores in the main process, one thread in each worker, and one thread for BLAS if
     NumPy computes between the steps.
@@ -79,10 +83,12 @@ def _main_process_finding(evidence: Evidence, cpu: Contention, threads: int) -> 
 
 def _blas_finding(evidence: Evidence, cpu: Contention, threads: int) -> Finding | None:
     """Return the finding for threads of NumPy's BLAS that spin on the cores on which PyTorch computes."""
-    blas = blas_use(evidence.run, evidence.steps)
-    if evidence.on_gpu or blas is None or blas.cores < _MIN_BLAS_CORES or threads + blas.threads <= cpu.cores:
+    blas, delayed = blas_use(evidence.run), cpu.main_delayed_frac
+    if evidence.on_gpu or blas is None or delayed is None or delayed < _MIN_DELAYED_FRAC:
         return None
-    delayed, spinning_frac = blas.main_delayed_frac, _spinning_frac(blas, cpu, threads)
+    if blas.cores < _MIN_BLAS_CORES or threads + blas.threads <= cpu.cores:
+        return None
+    gain = _gain_without_spinning(evidence, _wanting_frac(blas, cpu, threads))
     return Finding(
         claim=f"{count(blas.threads, 'thread')} of NumPy's BLAS {plural(blas.threads, 'takes', 'take')} cores from "
         f"PyTorch: {plural(blas.threads, 'it uses', 'they use')} {number(blas.cores, 2)} of {number(cpu.cores)} cores.",
@@ -90,35 +96,41 @@ def _blas_finding(evidence: Evidence, cpu: Contention, threads: int) -> Finding 
             f"After a product of matrices, such a thread spins for {duration(blas.spin_ns)} before it sleeps (measured "
             "after the recorded code).",
             f"PyTorch computes on {count(threads, 'thread')}, and there {_cores(cpu.cores)}.",
-            *(() if delayed is None else (f"The main thread waited for a core {percent(delayed)} of the time.",)),
+            f"The main thread was ready to run, but had no core, for {percent(delayed)} of the loop.",
         ),
-        numbers=known_numbers(blas_threads=blas.threads, blas_cores=blas.cores, spin_ns=blas.spin_ns, cores=cpu.cores),
+        numbers=known_numbers(
+            blas_threads=blas.threads,
+            blas_cores=blas.cores,
+            spin_ns=blas.spin_ns,
+            cores=cpu.cores,
+            main_delayed_frac=delayed,
+        ),
         fix="import threadpoolctl  # pip install threadpoolctl\n\n"
         'threadpoolctl.threadpool_limits(1, user_api="blas")  # once, before training',
         advice="Or start Python with OPENBLAS_NUM_THREADS=1. Large products of NumPy then run on one thread, too: "
         "measure it.",
-        gain=_gain_without_spinning(evidence, spinning_frac),
-        confidence=LIKELY,
-        distorts_others=spinning_frac >= _MUCH_FRAC,
+        gain=gain,
+        confidence=SUSPECT if any(loader.workers for loader in evidence.run.loaders) else LIKELY,
+        distorts_others=gain.worst_speedup >= _MUCH_FASTER,
     )
 
 
-def _spinning_frac(blas: BlasUse, cpu: Contention, threads: int) -> float:
-    """Return the share of the time, 0-1, in which threads of BLAS want to run; they share cores with PyTorch's."""
+def _wanting_frac(blas: BlasUse, cpu: Contention, threads: int) -> float:
+    """Return the share of the time, 0-1, in which threads of BLAS want to run; they share the cores with PyTorch's."""
     return min(1.0, blas.cores / blas.threads * (threads + blas.threads) / cpu.cores)
 
 
-def _gain_without_spinning(evidence: Evidence, spinning_frac: float) -> Gain:
-    """Return the gain of a step without spinning threads; at best, they spin in more of the loop than of the recording.
+def _gain_without_spinning(evidence: Evidence, wanting_frac: float) -> Gain:
+    """Return the gain of a step beside which no thread of BLAS spins.
 
-    In five loops on two cores, steps beside a spinning thread took 3 to 5 times as long as without it: operators
-    on several threads wait for the thread that has no core.
+    At worst, these threads do their work in all of the step's time outside operators, where they do no harm. At best,
+    they harm all of the step: products of NumPy, too, wait for a thread that has no core. In five loops on two cores,
+    steps beside a spinning thread took 3 to 5 times as long as without it.
     """
-    most_frac = min(1.0, _MOST_IN_LOOP * spinning_frac)
-    floor_ns = max(1, round(evidence.step_ns * (1 - most_frac)))
-    worst_ns, best_ns = (
-        round(evidence.step_ns * (1 - frac + frac / slowdown))
-        for frac, slowdown in zip((spinning_frac, most_frac), _SLOWDOWN, strict=True)
+    least = max(0.0, wanting_frac - (1 - evidence.part_share("compute", "dispatch")))
+    worst_ns, best_ns, floor_ns = (
+        max(1, round(evidence.step_ns * (1 - saved)))
+        for saved in (_SAVED[0] * least, _SAVED[1] * wanting_frac, min(_LARGEST_SAVED, wanting_frac))
     )
     return Gain(
         step_ns=evidence.step_ns,
@@ -126,7 +138,7 @@ def _gain_without_spinning(evidence: Evidence, spinning_frac: float) -> Gain:
         worst_ns=worst_ns,
         floor_ns=floor_ns,
         basis="the CPU time of these threads, and how much longer steps took beside them in loops on two cores",
-        floor_assumes="nothing done while these threads run",
+        floor_assumes="nothing done while these threads want a core",
     )
 
 

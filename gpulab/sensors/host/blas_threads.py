@@ -12,53 +12,60 @@ from collections.abc import Callable
 from time import perf_counter_ns, sleep  # bound here: the program may replace the functions of the module
 from typing import Any
 
-from gpulab.run_facts import BLAS_CPU_TIME, BLAS_SPIN_TIME, BLAS_THREADS
+from gpulab.run_facts import BLAS_CORES, BLAS_SPIN_TIME, BLAS_THREADS
 from gpulab.sensors.host.proc_files import PROC, ProcFile
 
-_MIN_BUSY_FRAC = 0.1  # of the time of a recording: a thread that used less does not matter
+_MIN_BUSY_FRAC = 0.1  # of the CPU time of the busiest thread: a thread that used less does not matter
 _SIZE, _PRODUCTS = 256, 4  # BLAS computes products of such matrices on all its threads
 _MIN_SPIN_NS = 10_000_000  # of CPU time after the products: the threads of PyTorch stop sooner
 _QUIET_NS = 500_000  # of CPU time in 10 ms: less is idle
 _STEP_S, _MAX_WAITS, _SPIN_S = 0.01, 30, 0.2
+_PERIOD_NS, _MOST_OF_TIME = 500_000_000, 200  # between readings; a reading takes at most a 200th of the time
 
 ThreadTimes = dict[int, int]  # CPU time by thread id, in ns
 
 
 class BlasThreads:
-    """Counts the CPU time of every thread of this process, of Python or not, from `start` to `stop`."""
+    """Counts the CPU time of every thread of this process, of Python or not, from the first step to the last.
+
+    What a program computes before and after its loop does not count.
+    """
 
     def __init__(self) -> None:
-        self._before: ThreadTimes = {}
-        self._used: ThreadTimes = {}
-        self._began_ns = self._span_ns = 0
+        self._first: ThreadTimes = {}
+        self._last: ThreadTimes = {}
+        self._first_ns = self._last_ns = self._next_ns = 0
 
-    def start(self) -> None:
-        """Begin to count."""
-        self._before, self._began_ns = thread_times_ns(), perf_counter_ns()
-
-    def stop(self) -> None:
-        """Count no further."""
-        self._span_ns = perf_counter_ns() - self._began_ns
-        self._used = {each: ns - self._before.get(each, 0) for each, ns in thread_times_ns().items()}
+    def boundary(self) -> None:
+        """A step begins: read the times, if the previous reading is long ago."""
+        now_ns = perf_counter_ns()
+        if now_ns < self._next_ns:
+            return
+        self._last, self._last_ns = thread_times_ns(), now_ns
+        if not self._first_ns:
+            self._first, self._first_ns = self._last, now_ns
+        self._next_ns = now_ns + max(_PERIOD_NS, _MOST_OF_TIME * (perf_counter_ns() - now_ns))
 
     def facts(self) -> dict[str, str]:
-        """Return the number of BLAS threads, their CPU time, and how long they spin, as facts; {} if none was busy.
+        """Return the number of BLAS threads, the cores they used and how long they spin, as facts; {} if none was busy.
 
         They are found by a few products of matrices, and only in a process with more busy threads than PyTorch has.
         """
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+        used_ns = {each: ns - self._first.get(each, 0) for each, ns in self._last.items()}
         python = {thread.native_id for thread in threading.enumerate()}
-        least_ns = _MIN_BUSY_FRAC * self._span_ns
-        busy = [each for each, used_ns in self._used.items() if used_ns >= least_ns and each not in python]
+        least_ns = _MIN_BUSY_FRAC * max(used_ns.values(), default=0)
+        busy = [each for each, ns in used_ns.items() if ns > least_ns and each not in python]
         if torch is None or numpy is None or len(busy) < torch.get_num_threads():
             return {}
-        times = _times_of_products(torch, numpy, busy)
-        if not times:
+        spins_ns = _spins_after_products_ns(torch, numpy, busy)
+        if not spins_ns:
             return {}
+        span_ns = self._last_ns - self._first_ns
         return {
-            BLAS_THREADS: str(len(times)),
-            BLAS_CPU_TIME: str(sum(self._used[each] for each in times)),
-            BLAS_SPIN_TIME: str(max(times.values())),
+            BLAS_THREADS: str(len(spins_ns)),
+            BLAS_CORES: f"{sum(used_ns[each] for each in spins_ns) / span_ns:.4f}",
+            BLAS_SPIN_TIME: str(max(spins_ns.values())),
         }
 
 
@@ -82,7 +89,7 @@ def _thread_time_ns(thread: int) -> int | None:
         file.close()
 
 
-def _times_of_products(torch: Any, numpy: Any, busy: list[int]) -> ThreadTimes:
+def _spins_after_products_ns(torch: Any, numpy: Any, busy: list[int]) -> ThreadTimes:
     """Return which of these threads go on after products of NumPy, but not after operators of PyTorch, and how long."""
     tensor = torch.ones(_SIZE, _SIZE, dtype=torch.float32, device="cpu")
     matrix = numpy.ones((_SIZE, _SIZE), numpy.float32)

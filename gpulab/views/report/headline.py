@@ -71,7 +71,7 @@ def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
     return ((f"Upper bound with {fixes} fixed", ratio(diagnosis.combined_bound)),)
 
 
-PREDICTED, WITH_EVALUATIONS, UPPER_BOUND = "Predicted step time", "Predicted with evaluations", "Upper bound"
+PREDICTED, OF_LOOP, UPPER_BOUND = "Predicted step time", "Predicted for the whole loop", "Upper bound"
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
 _OTHER_PROGRAMS = "shared_cpu"  # the rule whose finding says the same
 _MIN_REST_FRAC = 0.02  # an allowance for a smaller part of the rest of the step is not mentioned
@@ -172,7 +172,7 @@ def _with_evaluations(finding: Finding, run: Run) -> tuple[tuple[str, str], ...]
         return ()
     gain = finding.gain.of_loop(share)
     speedups = speedups_text(gain.worst_speedup, gain.best_speedup)
-    return ((WITH_EVALUATIONS, f"{speedups} if these, {percent(1 - share)} of the loop, take as long as now"),)
+    return ((OF_LOOP, f"{speedups} if evaluations ({percent(1 - share)} of the loop) take as long as now"),)
 
 
 def speedups_text(worst: float, best: float) -> str:

@@ -17,21 +17,23 @@ from gpulab.sensors.host.blas_threads import BlasThreads
 
 torch.set_num_threads(2)
 matrix, tensor = np.ones((256, 256), np.float32), torch.ones(1000, 1000)
-watch = BlasThreads()
-watch.start()
-end = time.perf_counter() + 1
-while time.perf_counter() < end:
-    tensor.mul_(1.0)
-    if sys.argv[1] == "products":
-        matrix @ matrix
-watch.stop()
-print(json.dumps(watch.facts()))
+found = {}
+for attempt in range(int(sys.argv[2])):  # beside many other programs, the thread may not get the time to spin
+    watch = BlasThreads()
+    end = time.perf_counter() + 1.5
+    while time.perf_counter() < end:
+        watch.boundary()
+        tensor.mul_(1.0)
+        if sys.argv[1] == "products":
+            matrix @ matrix
+    found = found or watch.facts()
+print(json.dumps(found))
 """
 
 
-def facts(work, **environment):
-    """What a program says of its BLAS threads after a second of operators on two threads, and this work."""
-    command = [sys.executable, "-c", PROGRAM, work]
+def facts(work, attempts=1, **environment):
+    """What a program says of its BLAS threads after some steps of operators on two threads, and this work."""
+    command = [sys.executable, "-c", PROGRAM, work, str(attempts)]
     variables = {**os.environ, "OPENBLAS_NUM_THREADS": "2", **environment}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=True)
     return json.loads(done.stdout)
@@ -44,10 +46,10 @@ def spins_by_itself():
 
 @pytest.mark.skipif(not spins_by_itself(), reason="NumPy is not built with OpenBLAS, or this is not Linux")
 def test_a_thread_that_spins_after_products_is_one_of_blas():
-    measured = facts("products")
+    measured = facts("products", attempts=5)
     assert measured["blas_threads"] == "1"
     assert 10_000_000 <= int(measured["blas_spin_ns"]) <= 250_000_000
-    assert 100_000_000 <= int(measured["blas_cpu_ns"]) <= 1_100_000_000
+    assert 0 < float(measured["blas_cores"]) <= 1.05
 
 
 def test_threads_of_pytorch_are_not_those_of_blas():

@@ -16,9 +16,9 @@ import gpulab
 from gpulab.rules.engine.finding import Gain
 from gpulab.rules.kernels.device_bound import BUSY_PARTS
 from gpulab.views.report.headline import (
+    OF_LOOP,
     PREDICTED,
     UPPER_BOUND,
-    WITH_EVALUATIONS,
     expected_facts,
     finding_answer,
     headline,
@@ -132,9 +132,9 @@ def test_a_gain_of_steps_is_also_given_for_the_loop_with_its_evaluations():
     steps = replace(diagnosis.first, gain=gain, from_steps=True)
     facts = dict(finding_answer(steps, diagnosis).facts)
     assert speedups(facts[PREDICTED]) == [2.0, 4.0]
-    assert speedups(facts[WITH_EVALUATIONS]) == [round(170 / 130, 2), round(170 / 110, 2)]
+    assert speedups(facts[OF_LOOP]) == [round(170 / 130, 2), round(170 / 110, 2)]
     # A gain of the mean step counts the evaluations already.
-    assert WITH_EVALUATIONS not in dict(finding_answer(diagnosis.first, diagnosis).facts)
+    assert OF_LOOP not in dict(finding_answer(diagnosis.first, diagnosis).facts)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,15 @@ from tests.support.runs.made_runs import MS, event, host_sample, run_of, stepped
 
 
 def computing(
-    *, threads="8", cores=2.0, preempted_per_s=2000, throttled=0.0, running=1.9, op="aten::convolution", **facts
+    *,
+    threads="8",
+    cores=2.0,
+    preempted_per_s=2000,
+    throttled=0.0,
+    delayed=0.0,
+    running=1.9,
+    op="aten::convolution",
+    **facts,
 ):
     """Ten steps of a model on the CPU, whose threads lose their cores so many times a second; they take a second."""
     samples = [
@@ -15,6 +23,7 @@ def computing(
             process_cpu_s=at / 1e3 * running,
             preempted=at / 1e3 * preempted_per_s,
             throttled_s=at / 1e3 * throttled,
+            main_delayed_s=at / 1e3 * delayed,
             cpu_frac=1.0,
         )
         for at in range(0, 1000, 50)
@@ -23,10 +32,13 @@ def computing(
     return run_of(events, samples=samples, cores=cores, facts={"threads": threads, **facts})
 
 
-def beside_blas(*, threads="2", blas_threads="1", used_ms=600, **more):
-    """The same with threads of NumPy's BLAS, which used so much CPU time and spin for 0.13 s after a product."""
-    blas = {"blas_threads": blas_threads, "blas_cpu_ns": str(used_ms * MS), "blas_spin_ns": str(130 * MS)}
-    return computing(threads=threads, preempted_per_s=100, **blas, **more)
+def beside_blas(*, threads="2", blas_threads="1", blas_cores=0.6, delayed=0.2, **more):
+    """The same with threads of NumPy's BLAS, which used so many cores and spin for 0.13 s after a product.
+
+    The main thread waits for a core for this share of the time.
+    """
+    blas = {"blas_threads": blas_threads, "blas_cores": str(blas_cores), "blas_spin_ns": str(130 * MS)}
+    return computing(threads=threads, preempted_per_s=100, delayed=delayed, **blas, **more)
 
 
 def provoked_by_a_thread_of_blas_that_spins():
@@ -34,15 +46,19 @@ def provoked_by_a_thread_of_blas_that_spins():
 
 
 def provoked_by_threads_of_blas_on_many_cores():
-    return beside_blas(threads="16", blas_threads="15", used_ms=9000, cores=16.0)
+    return beside_blas(threads="16", blas_threads="15", blas_cores=9.0, cores=16.0)
 
 
 def spared_as_blas_hardly_computes():
-    return beside_blas(used_ms=100)
+    return beside_blas(blas_cores=0.1)
 
 
 def spared_as_there_are_cores_for_the_threads_of_blas():
     return beside_blas(cores=4.0)
+
+
+def spared_as_blas_computes_while_pytorch_does_not():
+    return beside_blas(delayed=0.01)
 
 
 def spared_where_a_damaged_file_has_no_threads_of_blas():
