@@ -24,6 +24,7 @@ _MIN_BLAS_CORES = 0.2  # that the threads of BLAS use together
 _MIN_DELAYED_FRAC = (
     0.05  # of the loop: in 22 loops without workers and such threads, 0 to 0.02; beside them, 0.09 to 0.27
 )
+_SHARED_CORE = 2.0  # times the time that a thread runs if it shares its core with another
 _SAVED = (1 / 3, 5 / 6)  # of the time beside a spinning thread of BLAS
 _LARGEST_SAVED = 0.99  # of a step: no bound is larger
 _MUCH_FASTER = 1.25  # at worst: other findings would then save another amount without these threads
@@ -88,7 +89,7 @@ def _blas_finding(evidence: Evidence, cpu: Contention, threads: int) -> Finding 
         return None
     if blas.cores < _MIN_BLAS_CORES or threads + blas.threads <= cpu.cores:
         return None
-    gain = _gain_without_spinning(evidence, _wanting_frac(blas, cpu, threads))
+    gain = _gain_without_spinning(evidence, _wanting_range(blas, cpu, threads))
     return Finding(
         claim=f"{count(blas.threads, 'thread')} of NumPy's BLAS {plural(blas.threads, 'takes', 'take')} cores from "
         f"PyTorch: {plural(blas.threads, 'it uses', 'they use')} {number(blas.cores, 2)} of {number(cpu.cores)} cores.",
@@ -115,22 +116,27 @@ def _blas_finding(evidence: Evidence, cpu: Contention, threads: int) -> Finding 
     )
 
 
-def _wanting_frac(blas: BlasUse, cpu: Contention, threads: int) -> float:
-    """Return the share of the time, 0-1, in which threads of BLAS want to run; they share the cores with PyTorch's."""
-    return min(1.0, blas.cores / blas.threads * (threads + blas.threads) / cpu.cores)
+def _wanting_range(blas: BlasUse, cpu: Contention, threads: int) -> tuple[float, float]:
+    """Return the least and the largest share of the time, 0-1, in which a thread of BLAS wants to run.
+
+    Such a thread shares all cores with those of PyTorch, or one core with one of them.
+    """
+    ran = blas.cores / blas.threads
+    return min(1.0, ran * (threads + blas.threads) / cpu.cores), min(1.0, _SHARED_CORE * ran)
 
 
-def _gain_without_spinning(evidence: Evidence, wanting_frac: float) -> Gain:
+def _gain_without_spinning(evidence: Evidence, wanting_range: tuple[float, float]) -> Gain:
     """Return the gain of a step beside which no thread of BLAS spins.
 
     At worst, these threads do their work in all of the step's time outside operators, where they do no harm. At best,
     they harm all of the step: products of NumPy, too, wait for a thread that has no core. In five loops on two cores,
     steps beside a spinning thread took 3 to 5 times as long as without it.
     """
-    least = max(0.0, wanting_frac - (1 - evidence.part_share("compute", "dispatch")))
+    least = max(0.0, wanting_range[0] - (1 - evidence.part_share("compute", "dispatch")))
+    most = max(wanting_range)
     worst_ns, best_ns, floor_ns = (
         max(1, round(evidence.step_ns * (1 - saved)))
-        for saved in (_SAVED[0] * least, _SAVED[1] * wanting_frac, min(_LARGEST_SAVED, wanting_frac))
+        for saved in (_SAVED[0] * least, _SAVED[1] * most, min(_LARGEST_SAVED, most))
     )
     return Gain(
         step_ns=evidence.step_ns,
