@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.data.prefetch_bias import DEFAULT_PREFETCH_FACTOR
+from gpulab.analysis.data.prefetch_bias import prefetch_capacity
 from gpulab.analysis.data.worker_starts import loop_with_starts_ns
 from gpulab.analysis.events.recorded_spans import pauses_of, windows_of
 from gpulab.analysis.steps.detection import Steps
@@ -160,7 +160,7 @@ def _beside_idle_workers(fetches: Rows, loader: Loader) -> NDArray[np.bool_]:
     pass does not count, as it may be smaller, unless it is the only one.
     """
     is_idle = np.zeros(len(fetches), bool)
-    ahead = (loader.workers or 0) * (loader.prefetch_factor or DEFAULT_PREFETCH_FACTOR)
+    ahead = prefetch_capacity(loader)
     for epoch in np.unique(fetches["epoch"]):
         rows = np.flatnonzero(fetches["epoch"] == epoch)
         batches = rows[fetches["yielded"][rows].astype(bool)]

@@ -106,7 +106,8 @@ def _blas_finding(evidence: Evidence, cpu: Contention, threads: int) -> Finding 
             cores=cpu.cores,
             main_delayed_frac=delayed,
         ),
-        fix="import threadpoolctl  # pip install threadpoolctl\n\n"
+        fix="import numpy  # the limit holds for libraries that are loaded\n"
+        "import threadpoolctl  # pip install threadpoolctl\n\n"
         'threadpoolctl.threadpool_limits(1, user_api="blas")  # once, before training',
         advice="Or start Python with OPENBLAS_NUM_THREADS=1. Large products of NumPy then run on one thread, too: "
         "measure it.",
