@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,27 @@ def run_report(options: Namespace) -> Output:
     if options.json:
         return Output(summary_json(view.view.diagnosis, view.ranks).rstrip("\n"))
     return Output(view.text(path, folded=not options.short))
+
+
+def run_fix(options: Namespace) -> Output:
+    """Measure the fixes of a script, and return the table of them, with the code of the fastest."""
+    from gpulab.cli.program import program_of
+    from gpulab.cli.script_trial import FixOptions, try_fixes_of_script
+    from gpulab.views.terminal import terminal_text
+
+    view = try_fixes_of_script(
+        FixOptions(
+            program=program_of(options.program, options.module),
+            recording=options.recording,
+            rule=options.rule,
+            seconds=options.seconds,
+            protected=not options.no_protection,
+        ),
+        lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if options.save is not None:
+        view.save(options.save)
+    return Output(terminal_text(view))
 
 
 def run_whatif(options: Namespace) -> Output:

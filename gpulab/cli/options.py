@@ -15,6 +15,7 @@ LEVELS = ("sensors", "trace", "deep")
 _EXAMPLES = """examples:
   gpulab run train.py --epochs 3                          record a script; its output and exit status stay the same
   torchrun --nproc-per-node 4 -m gpulab run train.py      record all ranks; rank 0 reports on the job
+  gpulab fix train.py --epochs 3                          measure each fix: run the script with and without it
   gpulab report gpulab-results/train-20260101-120000      the report again, also of ranks that were killed
   gpulab whatif run.gpulab workers=4                      predict the step time after a change
   gpulab compare main.gpulab change.gpulab --fail-over 5% exit status 1 if a step takes more than 5 % longer
@@ -73,6 +74,7 @@ def parser() -> _Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     top.commands = commands.choices
     _add_run(commands)
+    _add_fix(commands)
     _add_views(commands)
     _add_compare(commands)
     _add_watch(commands)
@@ -100,6 +102,29 @@ def _add_run(commands: _Commands) -> None:
     run.add_argument("--quiet", action="store_true", help="write the results, but print no report")
     run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
     run.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT", help="script, and its arguments")
+
+
+def _add_fix(commands: _Commands) -> None:
+    fix = commands.add_parser(
+        "fix",
+        help="measure the fixes of a script: run it for some seconds with and without each",
+        usage="gpulab fix [options] (SCRIPT | -m MODULE) [arguments of the program]",
+        description="Run a script for some seconds unchanged and with the fix of each finding, in turn, and compare. "
+        "The script itself stays as it is. What it writes in these runs is discarded.",
+    )
+    fix.add_argument(
+        "--recording", type=Path, metavar="FILE", help="take the findings from this .gpulab file; default: record first"
+    )
+    fix.add_argument("--rule", metavar="RULE", help="only the fix of this finding, such as no_workers")
+    fix.add_argument(
+        "--seconds", type=_trial_seconds, default=5.0, metavar="S", help="of each run after its first steps (default: 5)"
+    )
+    fix.add_argument(
+        "--no-protection", action="store_true", help="let the runs write files, start programs and use the network"
+    )
+    fix.add_argument("--save", type=Path, metavar="FILE", help="write the result as .html, .md or .txt")
+    fix.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
+    fix.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT", help="script, and its arguments")
 
 
 def _add_views(commands: _Commands) -> None:
@@ -169,6 +194,16 @@ def _add_compare(commands: _Commands) -> None:
         help="exit with status 1 if a step of AFTER takes this much longer and noise does not explain it",
     )
     compare.add_argument("--save", type=Path, metavar="FILE", help="write the comparison as .html, .md or .txt")
+
+
+def _trial_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.2 <= seconds <= 600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.2 to 600")
+    return seconds
 
 
 def _steps(text: str) -> int:

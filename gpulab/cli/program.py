@@ -36,24 +36,30 @@ class Program:
         """A short name, for files: "train" for train.py."""
         return self.name.rpartition(".")[2] if self.is_module else Path(self.name).stem
 
-    def run(self) -> None:
-        """Run it as `__main__`. Raises what it raises; ProgramNotFoundError if there is no such program."""
-        if self.is_module:
-            self._run_module()
-        else:
-            self._run_script()
+    def run(self, changed: CodeType | None = None) -> None:
+        """Run it as `__main__`. Raises what it raises; ProgramNotFoundError if there is no such program.
 
-    def _run_script(self) -> None:
+        `changed`: code to run in place of the program's.
+        """
+        if self.is_module:
+            self._run_module(changed)
+        else:
+            self._run_script(changed)
+
+    def source(self) -> tuple[str, bytes]:
+        """Return the path of its file, and the content. Raises ProgramNotFoundError if it cannot be read."""
+        if not self.is_module:
+            path = Path(self.name).absolute()
+            return str(path), _content(path, self.name)
+        origin = _find_module(self.name)[0].origin
+        if origin is None or not origin.endswith(".py"):
+            raise _no_module(self.name, "it is not a Python file")
+        return origin, _content(Path(origin), origin)
+
+    def _run_script(self, changed: CodeType | None) -> None:
         path = Path(self.name).absolute()
-        try:
-            with io.open_code(str(path)) as file:
-                source = file.read()
-        except OSError as problem:
-            raise ProgramNotFoundError(
-                f"The script {self.name!r} cannot be read.",
-                why=problem.strerror or type(problem).__name__,
-                fix="give the path of a Python script, or a module: gpulab run -m MODULE",
-            ) from None
+        # Bytes, so that the declared encoding counts; not with the __future__ imports of this module.
+        code = changed or compile(_content(path, self.name), str(path), "exec", dont_inherit=True)
         sys.argv = [self.name, *self.arguments]
         if not getattr(sys.flags, "safe_path", False):  # Python 3.11
             sys.path[0] = str(path.resolve().parent)
@@ -61,10 +67,9 @@ class Program:
         main.__file__ = str(path)
         main.__loader__ = importlib.machinery.SourceFileLoader("__main__", str(path))
         main.__dict__["__cached__"] = None
-        # Bytes, so that the declared encoding counts; not with the __future__ imports of this module.
-        _execute(compile(source, str(path), "exec", dont_inherit=True), main)
+        _execute(code, main)
 
-    def _run_module(self) -> None:
+    def _run_module(self, changed: CodeType | None) -> None:
         if not getattr(sys.flags, "safe_path", False):
             sys.path[0] = str(Path.cwd())
         sys.argv = ["-m", *self.arguments]  # what `python -m` shows while it imports the packages above the module
@@ -74,7 +79,7 @@ class Program:
         main.__file__ = spec.origin
         main.__loader__, main.__spec__, main.__package__ = spec.loader, spec, spec.parent
         main.__dict__["__cached__"] = spec.cached
-        _execute(code, main)
+        _execute(changed or code, main)
 
 
 def program_of(script: Sequence[str], module: Sequence[str] | None) -> Program:
@@ -88,6 +93,19 @@ def program_of(script: Sequence[str], module: Sequence[str] | None) -> Program:
             fix="gpulab run train.py, or gpulab run -m package.train",
         )
     return Program(script[0], tuple(script[1:]))
+
+
+def _content(path: Path, name: str) -> bytes:
+    try:
+        with io.open_code(str(path)) as file:
+            content: bytes = file.read()
+    except OSError as problem:
+        raise ProgramNotFoundError(
+            f"The script {name!r} cannot be read.",
+            why=problem.strerror or type(problem).__name__,
+            fix="give the path of a Python script, or a module: -m MODULE",
+        ) from None
+    return content
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:

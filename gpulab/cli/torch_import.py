@@ -1,4 +1,4 @@
-"""Call a function as soon as the program has imported PyTorch.
+"""Call a function as soon as the program has imported PyTorch, or another module.
 
 A recording must not start earlier: it imports PyTorch and NumPy, which read settings such as OMP_NUM_THREADS once, when
 they are imported, and the program may set them in its first lines.
@@ -18,27 +18,34 @@ TORCH = "torch"
 
 def call_after_torch_import(function: Callable[[], None]) -> None:
     """Call `function` when the import of torch ends; now, if it is imported already."""
-    if TORCH in sys.modules:
+    call_after_import(TORCH, function)
+
+
+def call_after_import(module: str, function: Callable[[], None]) -> None:
+    """Call `function` when the import of a module ends; now, if it is imported already."""
+    if module in sys.modules:
         function()
     else:
-        sys.meta_path.insert(0, _TorchFinder(function))
+        sys.meta_path.insert(0, _CallingFinder(module, function))
 
 
-class _TorchFinder(MetaPathFinder):
-    """Finds torch as the other finders do, but with a loader that calls the function once torch is imported.
+class _CallingFinder(MetaPathFinder):
+    """Finds a module as the other finders do, but with a loader that calls the function once it is imported.
 
     It stays until then: packages look for torch, with importlib.util.find_spec, long before anything imports it.
     """
 
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
+    def __init__(self, module: str, function: Callable[[], None]) -> None:
+        self._module, self._function = module, function
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != TORCH:
+        if fullname != self._module:
             return None
-        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        # Those before it have been asked; this one may stand before another of its kind.
+        start = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
+        others = [finder for finder in sys.meta_path[start:] if hasattr(finder, "find_spec")]
         spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _CallingLoader(spec.loader, self._imported)

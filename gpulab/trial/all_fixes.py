@@ -1,10 +1,11 @@
-"""Measure the fixes of all findings: the cell runs with each one in turn, then with all that help together."""
+"""Measure the fixes of all findings: the program runs with each one in turn, then with all that help together."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpulab.trial.fix_table import all_fixes_sheet
 from gpulab.trial.fix_trial import require_times_of_this_machine
 from gpulab.trial.object_copies import ObjectCopies
 from gpulab.trial.placed_fix import PlacedFix
-from gpulab.trial.rounds import Quiet, Rounds, Variant
+from gpulab.trial.rounds import Quiet, Rounds, Runner, Variant
 from gpulab.trial.tried_fix import TriedFix
 from gpulab.views.sheet.view import View
 from gpulab.wording import shell_word
@@ -67,7 +68,32 @@ def try_all_fixes(
     A fix that cannot be placed, or that fails, is listed with the reason. Raises CaptureError if no finding has code,
     or if the unchanged cell cannot be run in this way.
     """
-    findings, tree = findings_to_try(diagnosis), parse_cell(cell)
+    return measured_fixes(
+        diagnosis,
+        findings_to_try(diagnosis),
+        parse_cell(cell),
+        namespace,
+        lambda names: CellRunner(ObjectCopies(names, namespace), namespace, seconds, quiet),
+        seconds=seconds,
+        repeats=repeats,
+    )
+
+
+def measured_fixes(
+    diagnosis: Diagnosis,
+    findings: Sequence[Finding],
+    tree: ast.Module,
+    namespace: dict[str, Any],
+    new_runner: Callable[[set[str]], Runner],
+    *,
+    seconds: float,
+    repeats: int,
+) -> AllFixes:
+    """Run a program `repeats` times unchanged and with each of these fixes, in turn; then with all that help together.
+
+    `new_runner`: creates what runs it, for the variables that the program and the fixes read. For the rest, see
+    `try_all_fixes`.
+    """
     variants, without = list[Variant](), list[TriedFix]()
     for finding in findings:
         work_ratio = finding.gain.work_ratio if finding.gain else 1.0
@@ -79,12 +105,12 @@ def try_all_fixes(
             name = ".".join(filter(None, (finding.rule, finding.alternative)))
             variants.append(Variant(name=name, finding=finding, fix=fix, work_ratio=work_ratio))
     names = names_read(tree).union(*(names_read(variant.fix.cell) for variant in variants))
-    runner = CellRunner(ObjectCopies(names, namespace), namespace, seconds, quiet)
+    runner = new_runner(names)
     rounds = Rounds(runner, diagnosis.run.name, tree, repeats)
     fixes = tuple(sorted([*rounds.tried(variants), *without], key=_order))
     joint = _joint_variant(tree, [fix for fix in fixes if fix.helps], namespace)
     together = rounds.tried([joint])[0] if joint else None
-    sheet = all_fixes_sheet(diagnosis, fixes, together, seconds=seconds, repeats=repeats, refused=runner.refused)
+    sheet = all_fixes_sheet(diagnosis, fixes, together, seconds=seconds, repeats=repeats, runner=runner)
     return AllFixes(sheet, fixes=fixes, together=together)
 
 

@@ -43,6 +43,8 @@ def parse_cell(cell: str) -> ast.Module:
 class CellRunner:
     """Runs variants of a cell, with the output hidden and all variables restored."""
 
+    noun, isolation = "cell", "on copies of the variables"
+
     def __init__(
         self,
         copies: ObjectCopies,
@@ -53,11 +55,17 @@ class CellRunner:
         self.refused: list[str] = []
         self._copies, self._namespace, self._seconds, self._quiet = copies, namespace, seconds, quiet
 
-    def record(self, code: CodeType, name: str, fix_for: str = "") -> Run:
+    @property
+    def effects(self) -> tuple[tuple[str, str], ...]:
+        """What the cell was not allowed to do, as labelled lines."""
+        return (("refused", "; ".join(self.refused)),) if self.refused else ()
+
+    def record(self, program: ast.Module, name: str, fix_for: str = "") -> Run:
         """Run a variant and return its recording. Raises CaptureError if it fails, or if no step is detected.
 
         `fix_for`: the fix that the variant contains; "" for the unchanged cell.
         """
+        code = compile(program, "<cell>", "exec")
         session = Session(name, level="sensors")
         session.start()
         try:
@@ -68,24 +76,9 @@ class CellRunner:
         run = session.stop()
         gc.collect()  # ends the workers of its DataLoaders
         steps = find_steps(run)
-        if int(steps.unprofiled.sum()) < max(_MIN_STEPS, 2 * steps.burst):
-            raise self._too_short(steps, ended_early)
+        if int(steps.unprofiled.sum()) < least_steps(steps):
+            raise too_short(steps, self.noun, longer_s=3 * self._seconds if ended_early else None)
         return run
-
-    def _too_short(self, steps: Steps, ended_early: bool) -> CaptureError:
-        complete = count(int(steps.unprofiled.sum()), "complete step")
-        least = max(12, _MIN_BURSTS * steps.burst)
-        workers = (
-            f" that can be compared, of {len(steps)}: {steps.burst} workers deliver batches in groups of "
-            f"{steps.burst}, and those of the first steps are loaded in advance"
-        )
-        return CaptureError(
-            "The trial measured too little.",
-            why=f"run again on copies of your variables, the cell had {complete}{workers * (steps.burst > 1)}",
-            fix=f"try for longer: --seconds {3 * self._seconds:g}"
-            if ended_early
-            else f"let its loop run for at least {least} steps, and create what it counts in the cell itself",
-        )
 
     def _run(self, code: CodeType, session: Session, fix_for: str) -> bool:
         """Run a variant; return whether its time ran out before its end."""
@@ -97,7 +90,7 @@ class CellRunner:
                 preserved_variables(self._namespace, self._copies.restore()),
                 guard.active(self._namespace),
             ):
-                timed.run(code, self._namespace)
+                timed.run(lambda: exec(code, self._namespace))
         except (Exception, SystemExit) as error:  # the cell may raise anything
             raise _failure(error, fix_for, guard) from None
         self.refused += [action for action in guard.refused if action not in self.refused]
@@ -109,6 +102,30 @@ class CellRunner:
                 "gpulab.step() at the end of each iteration",
             )
         return timed.ended_early
+
+
+def least_steps(steps: Steps) -> int:
+    """Return how many steps without the profiler a run needs for a comparison."""
+    return max(_MIN_STEPS, 2 * steps.burst)
+
+
+def too_short(steps: Steps, noun: str, longer_s: float | None) -> CaptureError:
+    """Return the error for a run with fewer steps. `longer_s`: seconds that may be enough; None if it ended itself."""
+    complete = count(int(steps.unprofiled.sum()), "complete step")
+    least = max(12, _MIN_BURSTS * steps.burst)
+    workers = (
+        f" that can be compared, of {len(steps)}: {steps.burst} workers deliver batches in groups of "
+        f"{steps.burst}, and those of the first steps are loaded in advance"
+    )
+    run_again = "run again on copies of your variables, the cell" if noun == "cell" else f"the {noun}"
+    counters = ", and create what it counts in the cell itself" if noun == "cell" else ""
+    return CaptureError(
+        "The trial measured too little.",
+        why=f"{run_again} had {complete}{workers * (steps.burst > 1)}",
+        fix=f"let its loop run for at least {least} steps{counters}"
+        if longer_s is None
+        else f"try for longer: --seconds {longer_s:g}",
+    )
 
 
 def _failure(error: BaseException, fix_for: str, guard: FileGuard) -> CaptureError:

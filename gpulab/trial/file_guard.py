@@ -13,10 +13,8 @@ import io
 import itertools
 import multiprocessing.util
 import os
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 from gpulab.capture.protection.temporary_folder import temporary_folder
+from gpulab.trial.program_guard import ProgramGuard
 
 _WRITING = frozenset("wax+")
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -42,31 +41,27 @@ _CHANGES = {
 }
 
 
-class RefusedChangeError(PermissionError):
-    """The cell tried to change something outside its objects."""
-
-
-class FileGuard:
+class FileGuard(ProgramGuard):
     """Refuses changes of files, new programs and connections in the thread that runs the cell, and in its threads."""
 
+    _code = "a cell"
+
     def __init__(self) -> None:
-        self.refused: list[str] = []  # what the cell tried to do
+        super().__init__()
         self._folder = ""  # in which the cell may write
         self._sockets = ""  # folder of multiprocessing: workers and their parent remove their sockets there
-        self._others = frozenset(threading.enumerate())  # threads from before the trial may do what they do
 
     @contextlib.contextmanager
-    def active(self, namespace: dict[str, Any]) -> Iterator[None]:
+    def active(self, namespace: dict[str, Any] | None = None) -> Iterator[None]:
         """Guard the code that runs inside this context. `namespace`: its variables, of which `open` may be one."""
-        self._others = frozenset(threading.enumerate()) - {threading.current_thread()}
+        namespace = {} if namespace is None else namespace
         opened = namespace.get("open")
         with contextlib.ExitStack() as stack:
             # Before the temporary folder changes: this one outlives the trial.
             self._sockets = os.path.realpath(multiprocessing.util.get_temp_dir())
             self._folder = os.path.realpath(stack.enter_context(temporary_folder()))
             stack.enter_context(patch.object(tempfile, "tempdir", self._folder))
-            for owner, name, guarded in self._guarded_functions():
-                stack.enter_context(patch.object(owner, name, guarded(getattr(owner, name))))
+            stack.enter_context(super().active())
             if opened is not None:  # IPython's own, in every notebook
                 namespace["open"] = builtins.open
                 stack.callback(namespace.__setitem__, "open", opened)
@@ -78,10 +73,7 @@ class FileGuard:
         yield os, "open", self._guarded_os_open
         for name, action in _CHANGES.items():
             yield os, name, partial(self._guarded_change, action=action)
-        yield os, "system", self._guarded_program
-        yield subprocess, "Popen", self._guarded_popen
-        if (sockets := sys.modules.get("socket")) is not None:
-            yield sockets.socket, "connect", self._guarded_connect
+        yield from super()._guarded_functions()
         torch = sys.modules.get("torch")
         if torch is not None:
             yield torch._C, "PyTorchFileWriter", self._to_temporary_file
@@ -116,31 +108,6 @@ class FileGuard:
 
         return guarded
 
-    def _guarded_program(self, original: Any) -> Any:
-        def guarded(command: Any) -> Any:
-            self._refuse("start a program")
-            return original(command)
-
-        return guarded
-
-    def _guarded_popen(self, original: Any) -> Any:
-        guard = self
-
-        class Popen(original):  # type: ignore[misc]  # a class, because code subclasses it and tests for it
-            def __init__(self, *arguments: Any, **options: Any) -> None:
-                guard._refuse("start a program")
-                super().__init__(*arguments, **options)
-
-        return Popen
-
-    def _guarded_connect(self, original: Any) -> Any:
-        def guarded(connection: Any, address: Any) -> Any:
-            if connection.family.name != "AF_UNIX":  # workers of a DataLoader use local sockets
-                self._refuse("open a network connection")
-            return original(connection, address)
-
-        return guarded
-
     def _to_temporary_file(self, original: Any) -> Any:
         def redirected(file: Any, *arguments: Any, **options: Any) -> Any:
             target = str(Path(self._folder) / "checkpoint") if isinstance(file, (str, os.PathLike)) else file
@@ -159,13 +126,6 @@ class FileGuard:
         if target != Path(os.devnull) and not any(map(target.is_relative_to, (self._folder, self._sockets))):
             self._refuse(f"{action} {target.name}")
 
-    def _refuse(self, action: str) -> None:
-        if threading.current_thread() in self._others or _is_compiler():
-            return
-        if action not in self.refused:
-            self.refused.append(action)
-        raise RefusedChangeError(f"gpulab does not let a cell {action} during a trial")
-
 
 def _folder(descriptor: int | None) -> Path:
     """Return the current folder, or an open one; "/" if the system does not say which it is."""
@@ -173,14 +133,3 @@ def _folder(descriptor: int | None) -> Path:
         return Path.cwd()
     link = Path(f"/proc/self/fd/{descriptor}")
     return link.readlink() if link.is_symlink() else Path("/")
-
-
-def _is_compiler() -> bool:
-    """Whether a compiler of PyTorch asks."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if module.startswith(("torch._inductor", "torch._dynamo", "triton.")):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False

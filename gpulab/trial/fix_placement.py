@@ -1,4 +1,4 @@
-"""Where in a cell the code of a fix belongs: after the statements that create the objects it changes."""
+"""Where in a cell or a script the code of a fix belongs: after the statements that create the objects it changes."""
 
 from __future__ import annotations
 
@@ -62,16 +62,57 @@ def place_code(cell: ast.Module, fix: str, namespace: Mapping[str, Any], functio
         if inside is not None:
             return inside
     if missing:
-        raise without_place(f"its code uses `{missing[0]}`, and the notebook has no variable of that name")
+        raise without_place(f"its code uses `{missing[0]}`, and where it belongs there is no variable of that name")
     if not is_used:
-        change = "change the line of the cell that creates this object. Or "
-        raise without_place(f"the cell does not use the variable `{min(replaced)}` that the fix replaces", change)
-    position = _position([at for at in stores.values() if at], cell)
-    if position and isinstance(cell.body[position - 1], _LOOPS):
-        raise without_place("its code changes an object that the cell creates inside a loop")
-    line = cell.body[position - 1].end_lineno or 0 if position else 0
-    changed = ast.Module([*cell.body[:position], *code.body, *cell.body[position:]], cell.type_ignores)
+        change = "change the line that creates this object. Or "
+        raise without_place(f"the code does not use the variable `{min(replaced)}` that the fix replaces", change)
+    return _inserted_in_block(cell, code)
+
+
+def _inserted_in_block(cell: ast.Module, code: ast.Module) -> PlacedFix:
+    """Insert the code outside functions."""
+    changed = copy.deepcopy(cell)
+    block = ast.Module(_block(changed.body, names_read(code)), [])
+    position = _position([at for name in names_read(code) if (at := _storing(block, name))], block)
+    if position and isinstance(block.body[position - 1], _LOOPS):
+        raise without_place("its code changes an object that is created inside a loop")
+    position = max(position, _first_place(changed) if block.body is changed.body else 0)
+    line = block.body[position - 1].end_lineno or 0 if position else 0
+    block.body[position:position] = code.body
     return PlacedFix(changed, line)
+
+
+def _block(body: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
+    """Return the statements among which these variables are assigned: these, or those of a `with` or `try` in them.
+
+    Also those of an `if` that surely runs, `if __name__ == "__main__"`, or that contains the loop.
+    """
+    storing = [at for at, each in enumerate(body) if not isinstance(each, _DEFINITIONS) and _stores(each, names)]
+    loops = (at for at, each in enumerate(body) if storing and at >= storing[0] and _has_loop(each))
+    loop = next(loops, len(body))
+    last = body[max((at for at in storing if at <= loop), default=0)] if storing else None
+    may_not_run = isinstance(last, ast.If) and not (_is_main_guard(last) or _has_loop(last))
+    if may_not_run or not isinstance(last, (ast.If, ast.With, ast.AsyncWith, ast.Try)):
+        return body
+    blocks = [last.body, getattr(last, "orelse", []), getattr(last, "finalbody", [])]
+    inside = [block for block in blocks if _stores(ast.Module(block, []), names)]
+    return _block(inside[0], names) if len(inside) == 1 else body
+
+
+def _stores(node: ast.AST, names: set[str]) -> bool:
+    return any((name, False) in set(_events(node)) for name in names)
+
+
+def _is_main_guard(statement: ast.If) -> bool:
+    """Whether this is `if __name__ == "__main__"`."""
+    return "__name__" in ast.unparse(statement.test)
+
+
+def _first_place(cell: ast.Module) -> int:
+    """Return the index of the first statement that may follow others: after a docstring and imports from the future."""
+    first = int(ast.get_docstring(cell, clean=False) is not None)
+    from_future = [isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in cell.body]
+    return max([first, *(at + 1 for at, is_from_future in enumerate(from_future) if is_from_future)])
 
 
 def _placed_in_function(
@@ -119,10 +160,19 @@ def _inserted(cell: ast.Module, function: Function, code: ast.Module) -> PlacedF
     if position and isinstance(function.body[position - 1], _LOOPS):
         raise without_place(f"its code changes an object that {function.name}() creates inside a loop")
     line = (function.body[position - 1].end_lineno if position else function.lineno) or 0
-    # An import in the function would hide the module from the statements before it.
-    imports = [statement for statement in code.body if isinstance(statement, _IMPORTS)]
-    function.body[position:position] = [each for each in code.body if each not in imports]
-    start = sum(isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in cell.body)
+    # An import in the function would hide the module from the statements before it, and workers may need the classes.
+    local = _local_names(function)
+    outside = [
+        each
+        for each in code.body
+        if isinstance(each, _DEFINITIONS) and not names_read(ast.Module([each], [])) & local
+    ]
+    function.body[position:position] = [each for each in code.body if each not in outside]
+    imports = [each for each in outside if isinstance(each, _IMPORTS)]
+    start = _first_place(cell)
+    # Classes come below the imports of the program, whose modules they may use.
+    last = max((at + 1 for at, each in enumerate(cell.body) if isinstance(each, _IMPORTS)), default=start)
+    cell.body[last:last] = [each for each in outside if each not in imports]
     cell.body[start:start] = imports
     return PlacedFix(ast.fix_missing_locations(cell), line)
 
@@ -142,7 +192,9 @@ def _has_attributes(function: ast.AST, code: ast.Module) -> bool:
 
 
 def _attributes_of_self(code: ast.AST) -> set[str]:
-    attributes = (node for node in ast.walk(code) if isinstance(node, ast.Attribute))
+    """Return the attributes of `self`; those of classes in it are of another object."""
+    body = [each for each in getattr(code, "body", []) if not isinstance(each, ast.ClassDef)]
+    attributes = (node for each in body for node in ast.walk(each) if isinstance(node, ast.Attribute))
     return {each.attr for each in attributes if isinstance(each.value, ast.Name) and each.value.id == "self"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpulab.rules import Diagnosis
+from gpulab.trial.rounds import Runner
 from gpulab.trial.tried_fix import TriedFix
 from gpulab.views.sheet.sheet import Answer, Block, Code, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.wording import count, duration, number, plural, ratio, ratio_range, sentence
@@ -19,14 +20,14 @@ def all_fixes_sheet(
     *,
     seconds: float,
     repeats: int,
-    refused: Sequence[str],
+    runner: Runner,
 ) -> Sheet:
-    """Return the sheet. `fixes`: the fastest first. `refused`: what the cell was not allowed to do in the trial."""
+    """Return the sheet. `fixes`: the fastest first. `runner`: what ran them, and what it refused."""
     best = best_of(fixes, together)
-    blocks: list[Block] = [_answer(fixes, best, together)]
+    blocks: list[Block] = [_answer(fixes, best, together, runner.noun)]
     if any(fix.comparison for fix in fixes):
-        blocks.append(_table(fixes, together))
-    blocks.append(Facts(tuple(_facts(seconds, repeats, refused))))
+        blocks.append(_table(fixes, together, runner.noun))
+    blocks.append(Facts(tuple(_facts(seconds, repeats, runner))))
     not_tried = tuple(_not_tried(diagnosis, [*fixes, *([together] if together else [])]))
     if not_tried:
         blocks.append(Section("Not tried", (Facts(not_tried),)))
@@ -50,13 +51,13 @@ def best_of(fixes: Sequence[TriedFix], together: TriedFix | None) -> TriedFix | 
     return together if together.speedup > _CLEARLY_FASTER * fastest.speedup else fastest
 
 
-def _answer(fixes: Sequence[TriedFix], best: TriedFix | None, together: TriedFix | None) -> Answer:
+def _answer(fixes: Sequence[TriedFix], best: TriedFix | None, together: TriedFix | None, noun: str) -> Answer:
     if best is None or best.comparison is None:
-        return Answer(claim=_none_helps(fixes), leading=True)
+        return Answer(claim=_none_helps(fixes, noun), leading=True)
     fix, compared = best.finding, best.comparison
     subject = f"The fixes for {fix.label}, together, make" if best is together else f"The fix for {fix.label} makes"
     return Answer(
-        claim=f"{subject} the cell {ratio(best.speedup)} as fast{_same_work(best)}: a step takes "
+        claim=f"{subject} the {noun} {ratio(best.speedup)} as fast{_same_work(best)}: a step takes "
         f"{duration(compared.after_ns)} with and {duration(compared.before_ns)} without.",
         leading=True,
         evidence=tuple(_evidence(fixes, best)),
@@ -69,7 +70,7 @@ def _same_work(fix: TriedFix) -> str:
     return "" if fix.work_ratio == 1 else f" for the same work, with {ratio(fix.work_ratio)} the work in a step"
 
 
-def _none_helps(fixes: Sequence[TriedFix]) -> str:
+def _none_helps(fixes: Sequence[TriedFix], noun: str) -> str:
     tried = [fix for fix in fixes if fix.comparison]
     if not tried:
         return "No fix could be tried."
@@ -77,8 +78,8 @@ def _none_helps(fixes: Sequence[TriedFix]) -> str:
     if unclear is not None:
         return f"No verdict on {count(len(tried), 'fix', 'fixes')}: {unclear.why}."
     if len(tried) == 1:
-        return f"The fix for {tried[0].finding.label} does not make the cell faster, by more than the noise."
-    return f"None of the {count(len(tried), 'fix', 'fixes')} makes the cell faster, by more than the noise."
+        return f"The fix for {tried[0].finding.label} does not make the {noun} faster, by more than the noise."
+    return f"None of the {count(len(tried), 'fix', 'fixes')} makes the {noun} faster, by more than the noise."
 
 
 def _evidence(fixes: Sequence[TriedFix], best: TriedFix) -> Iterator[str]:
@@ -100,7 +101,7 @@ def _advice(best: TriedFix, *, is_several: bool) -> str:
     return " ".join(filter(None, (advice, place, *best.finding.caveats)))
 
 
-def _table(fixes: Sequence[TriedFix], together: TriedFix | None) -> TableBlock:
+def _table(fixes: Sequence[TriedFix], together: TriedFix | None, noun: str) -> TableBlock:
     rows = [_row(fix, fix.finding.label) for fix in fixes if fix.comparison]
     if together is not None and together.comparison is not None:
         rows.append(_row(together, f"together: {together.finding.rule}", kind="total"))
@@ -108,7 +109,7 @@ def _table(fixes: Sequence[TriedFix], together: TriedFix | None) -> TableBlock:
         header=("fix for", "result", "predicted", "measured", "95 % interval"),
         rows=tuple(rows),
         text_columns=2,
-        caption="Speed-ups of the cell. A difference is clear if its 99 % interval excludes 1.00x.",
+        caption=f"Speed-ups of the {noun}. A difference is clear if its 99 % interval excludes 1.00x.",
     )
 
 
@@ -134,11 +135,10 @@ def _result(fix: TriedFix) -> str:
     return f"{speed}, in the range" if is_inside else f"{speed}, in the range within noise"
 
 
-def _facts(seconds: float, repeats: int, refused: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _facts(seconds: float, repeats: int, runner: Runner) -> Iterator[tuple[str, str]]:
     runs = f"{count(repeats, 'run')} of each variant in turn, {number(seconds)} {plural(seconds, 'second')} each"
-    yield "trial", f"{runs}, on copies of the variables"
-    if refused:
-        yield "refused", "; ".join(refused)
+    yield "trial", f"{runs}, {runner.isolation}"
+    yield from runner.effects
 
 
 def _not_tried(diagnosis: Diagnosis, fixes: Sequence[TriedFix]) -> Iterator[tuple[str, str]]:

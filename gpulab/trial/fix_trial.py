@@ -101,7 +101,7 @@ def try_fix(
         raise tried.error
     comparison = tried.comparison
     unchanged, fixed = (tuple(diagnosis.run for diagnosis in side.runs) for side in comparison.sides)
-    facts = _facts(finding, fix, seconds, len(fixed), runner.refused)
+    facts = (*_facts(finding, fix, seconds, len(fixed)), *runner.effects)
     return Trial(
         Sheet(
             f"gpulab: a trial of the fix for {finding.label}",
@@ -134,11 +134,8 @@ def _changed_since(finding: Finding, comparison: Comparison) -> tuple[tuple[str,
     return (("not as recorded", why),)
 
 
-def _facts(
-    finding: Finding, fix: PlacedFix, seconds: float, repeats: int, refused: list[str]
-) -> tuple[tuple[str, str], ...]:
-    rows = [
+def _facts(finding: Finding, fix: PlacedFix, seconds: float, repeats: int) -> tuple[tuple[str, str], ...]:
+    return (
         ("trial", f"{count(repeats, 'run')} of each variant, alternating, {number(seconds)} s each, on copies"),
-        ("fix", fix.place if fix.settings else f"the code for {finding.label}, {fix.place}"),
-    ]
-    return (*rows, ("refused", "; ".join(refused))) if refused else tuple(rows)
+        ("fix", fix.place_in("cell") if fix.settings else f"the code for {finding.label}, {fix.place_in('cell')}"),
+    )

@@ -21,10 +21,10 @@ def change_loader_call(cell: ast.Module, settings: LoaderSettings) -> PlacedFix:
     calls = _loader_calls(changed, settings)
     dataset = f"of {settings.dataset}" if settings.dataset else "of a dataset without a name"
     if len(calls) != 1:
-        raise without_place(f"the cell creates {count(len(calls), 'DataLoader')} {dataset}")
+        raise without_place(f"the code creates {count(len(calls), 'DataLoader')} {dataset}")
     call = calls[0]
     if len(call.args) > _MOST_POSITIONAL:
-        raise without_place("the cell passes these arguments to its DataLoader by position")
+        raise without_place("the code passes these arguments to its DataLoader by position")
     dropped = {*settings.arguments, *settings.dropped}
     keywords = [keyword for keyword in call.keywords if keyword.arg not in dropped]
     changes = settings.arguments.items()

@@ -1,4 +1,4 @@
-"""A cell with a fix in it, and the error for a fix that has no place in a cell."""
+"""A cell or a script with a fix in it, and the error for a fix that has no place in it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from gpulab.trial.refusal import COMPARE_YOURSELF
 
 
 class PlacedFix(NamedTuple):
-    """A cell with a fix."""
+    """A cell, or a script, with a fix."""
 
     cell: ast.Module
-    line: int = 0  # the last line of the cell before the fix; 0 if the fix comes first
+    line: int = 0  # the last line before the fix; 0 if the fix comes first
     function: str = ""  # the function of another cell that has the fix, if it is not in this one
     settings: str = ""  # the arguments of the DataLoader(...) in this line that are the fix, if it is no code
 
-    @property
-    def place(self) -> str:
-        """Say where the fix is: "inserted after line 3 of the cell"."""
+    def place_in(self, noun: str) -> str:
+        """Say where the fix is: "inserted after line 3 of the cell". `noun`: what has the fix, a cell or a script."""
         if self.function:
             return f"inserted in {self.function}(), which another cell defines"
         if self.settings:
-            return f"{self.settings} in the DataLoader(...) in line {self.line} of the cell"
-        return f"inserted after line {self.line} of the cell" if self.line else "inserted at the start of the cell"
+            return f"{self.settings} in the DataLoader(...) in line {self.line} of the {noun}"
+        return f"inserted after line {self.line} of the {noun}" if self.line else f"inserted at the start of the {noun}"
 
 
 def without_place(why: str, change: str = "") -> CaptureError:

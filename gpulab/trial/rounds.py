@@ -1,4 +1,4 @@
-"""Run variants of a cell in turn with the unchanged cell, and compare each of them with it."""
+"""Run variants of a cell, or of a script, in turn with the unchanged one, and compare each of them with it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import ast
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from gpulab.comparison import Comparison
 from gpulab.errors import CaptureError
 from gpulab.questions import compare
 from gpulab.rules import Finding
 from gpulab.run import Run
-from gpulab.trial.cell_runner import CellRunner
 from gpulab.trial.placed_fix import PlacedFix
 from gpulab.trial.tried_fix import TriedFix
 
@@ -21,6 +20,22 @@ _MORE_REPEATS = 2  # if the runs differ without a clear result: other programs m
 _UNCLEAR_DIFFERENCE = 1.1  # a smaller ratio of the step times is not worth more runs
 
 Quiet = Callable[[], AbstractContextManager[Any]]
+
+
+class Runner(Protocol):
+    """Runs a program for some seconds, without effects that last."""
+
+    noun: str  # what the program is: "cell"
+    isolation: str  # why it has no effects: "on copies of the variables"
+    @property
+    def effects(self) -> tuple[tuple[str, str], ...]:
+        """What the program was not allowed to do, as labelled lines."""
+
+    def record(self, program: ast.Module, name: str, fix_for: str = "") -> Run:
+        """Run a variant and return its recording. Raises CaptureError if it fails, or if no step is detected.
+
+        `fix_for`: the fix that the variant contains; "" for the unchanged program.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +51,11 @@ class Variant:
 class Rounds:
     """Runs each variant as often as the unchanged cell, and in turn, so that other programs slow all of them."""
 
-    def __init__(self, runner: CellRunner, run_name: str, unchanged: ast.Module, repeats: int) -> None:
+    def __init__(self, runner: Runner, run_name: str, unchanged: ast.Module, repeats: int) -> None:
         self._runner, self._run_name, self._unchanged, self._repeats = runner, run_name, unchanged, repeats
 
     def tried(self, variants: Sequence[Variant]) -> list[TriedFix]:
-        """Return what the trial of each variant measured. Raises CaptureError if the unchanged cell fails.
+        """Return what the trial of each variant measured. Raises CaptureError if the unchanged one fails.
 
         Variants whose times differ by 10 % without a clear result run two more times.
         """
@@ -64,14 +79,14 @@ class Rounds:
                 finding=variant.finding,
                 comparison=None if variant.name in errors else _compared(unchanged, runs[variant.name], variant),
                 error=errors.get(variant.name),
-                place=variant.fix.place,
+                place=variant.fix.place_in(self._runner.noun),
                 work_ratio=variant.work_ratio,
             )
             for variant in variants
         ]
 
     def _record(self, cell: ast.Module, name: str, earlier: int, fix_for: str = "") -> Run:
-        run = self._runner.record(compile(cell, "<cell>", "exec"), f"{self._run_name}.{name}", fix_for)
+        run = self._runner.record(cell, f"{self._run_name}.{name}", fix_for)
         return replace(run, name=f"{name} {earlier + 1}")
 
 

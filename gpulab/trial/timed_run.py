@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import popen_fork
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from gpulab.capture.seeds import preserve_random_state, synchronize_gpus
@@ -36,26 +35,26 @@ class TimeUp(BaseException):
 class TimedRun:
     """Runs code, and ends it from another thread `seconds` after its first steps.
 
-    `ended_early` then says whether the time ran out; `without_steps`: no step was detected in a minute.
+    `ended_early` then says whether the time ran out; `without_steps`: no step was detected in `startup_s`.
     """
 
-    def __init__(self, seconds: float, count_steps: Callable[[], int]) -> None:
+    def __init__(self, seconds: float, count_steps: Callable[[], int], *, startup_s: float = MAX_STARTUP_S) -> None:
         self.ended_early = False
         self.without_steps = False
-        self._seconds = seconds
+        self._seconds, self._startup_s = seconds, startup_s
         self._count_steps = count_steps
         self._finished = threading.Event()
         self._lock = threading.Lock()
 
-    def run(self, code: CodeType, namespace: dict[str, Any]) -> None:
-        """Run the code in this thread. Exceptions of the code are raised."""
+    def run(self, code: Callable[[], object]) -> None:
+        """Call `code` in this thread. Its exceptions are raised."""
         watcher = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="gpulab trial", daemon=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # the end may come just after a library opened a socket
             try:
                 try:
                     watcher.start()
-                    exec(code, namespace)
+                    code()
                     synchronize_gpus()
                 finally:
                     self._end_watch()
@@ -74,7 +73,7 @@ class TimedRun:
             now_s, steps = time.monotonic(), self._count_steps()
             if not first_s and steps >= _FIRST_STEPS:
                 first_s = now_s
-            if not steps and now_s - began_s > MAX_STARTUP_S:
+            if not steps and now_s - began_s > self._startup_s:
                 self.without_steps = True
             measured_s = now_s - first_s if first_s else 0.0
             is_enough = measured_s > self._seconds and steps >= _MIN_STEPS

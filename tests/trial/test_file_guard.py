@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpulab.trial.file_guard import FileGuard, RefusedChangeError
+from gpulab.trial.file_guard import FileGuard
+from gpulab.trial.program_guard import RefusedChangeError
 
 EFFECTS = {
     "open": lambda path: builtins.open(path / "new.txt", "w"),  # noqa: SIM115, PTH123

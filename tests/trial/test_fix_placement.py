@@ -34,6 +34,14 @@ def placed(cell, fix=FIX, namespace=EXISTING):
         ("for i in range(2):\n    warm(i)\nloader = make()\nfor x in loader:\n    pass", 3),
         ("loader: Any = make()\nfor x in loader: pass", 1),
         ("def main():\n    for x in loader: pass\nmain()", 0),
+        ("if __name__ == '__main__':\n    loader = make()\n    for x in loader: pass", 2),
+        ("if __name__ == '__main__':\n    loader = make()\n    train(loader)", 2),
+        ("import a\nmodel = 1\nif __name__ == '__main__':\n    loader = make()\n    for x in loader: pass", 4),
+        ("loader = make()\nfor x in loader:\n    pass\nwith quiet():\n    loader = None", 1),
+        ("if not done:\n    loader = make()\n    for x in loader: pass", 2),
+        ("if debug:\n    loader = make(4)\nfor x in loader: pass", 2),  # after the block, which may not run
+        ("with quiet():\n    try:\n        loader = make()\n        train(loader)\n    finally:\n        end()", 3),
+        ('"""A docstring."""\nfrom __future__ import annotations\nfor x in loader:\n    pass', 2),
     ],
 )
 def test_the_fix_follows_the_statement_that_creates_its_object(cell, line):
@@ -59,7 +67,7 @@ def test_of_two_functions_with_the_variable_the_recorded_one_is_changed():
 
 def test_an_object_of_a_loop_is_refused():
     loop = "for fold in range(3):\n    loader = make(fold)\n    for x in loader: pass"
-    with pytest.raises(CaptureError, match="the cell creates inside a loop"):
+    with pytest.raises(CaptureError, match="is created inside a loop"):
         placed(loop)
     with pytest.raises(CaptureError, match=r"main\(\) creates inside a loop"):
         placed("def main():\n" + textwrap.indent(loop, "    ") + "\nmain()", namespace={"rebuilt": 0})
@@ -189,7 +197,7 @@ NO_WORKERS = LoaderSettings(arguments={"num_workers": 0}, dropped=NEED_WORKERS, 
 def test_a_loader_that_no_variable_holds_gets_other_arguments_where_it_is_created(cell, changed):
     fix = change_loader_call(ast.parse(cell), SETTINGS)
     assert changed in ast.unparse(fix.cell).splitlines()
-    assert fix.place.startswith("num_workers=2, persistent_workers=True in the DataLoader(...) in line ")
+    assert fix.place_in("cell").startswith("num_workers=2, persistent_workers=True in the DataLoader(...) in line ")
 
 
 def test_without_workers_a_loader_loses_the_arguments_that_need_them():

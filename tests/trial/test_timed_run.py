@@ -22,7 +22,7 @@ def run(code, seconds=0.05, steps=1000, after="__builtins__", **variables):
     """Run code while so many steps are counted, once it has set a variable; return the run and its variables."""
     namespace = {"__name__": "__main__", **variables}
     timed = TimedRun(seconds, lambda: steps if after in namespace else 0)
-    timed.run(compile(code, "<cell>", "exec"), namespace)
+    timed.run(lambda: exec(code, namespace))
     return timed, namespace
 
 
@@ -62,7 +62,7 @@ def test_a_debugger_can_trace_afterwards(code):
     program = f"""
 import sys
 from gpulab.trial.timed_run import TimedRun
-TimedRun(0.01, lambda: 1000).run(compile({code!r}, "<cell>", "exec"), {{}})
+TimedRun(0.01, lambda: 1000).run(lambda: exec({code!r}, {{}}))
 lines = []
 def trace(frame, event, argument):
     lines.append(frame.f_lineno)
@@ -99,7 +99,7 @@ def test_too_few_steps_get_more_time(monkeypatch):
     monkeypatch.setattr("gpulab.trial.timed_run._MAX_FACTOR", 1e6)
     counted = itertools.count()
     timed = TimedRun(0.001, lambda: next(counted))
-    timed.run(compile("while True: pass", "<cell>", "exec"), {})
+    timed.run(lambda: exec("while True: pass", {}))
     assert next(counted) > 6
 
 

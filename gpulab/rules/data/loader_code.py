@@ -70,7 +70,7 @@ def change_loader(
     splits = setup.splits_samples or setup.dataset_library in _SHARDING_LIBRARIES
     if setup.iterable and _changes_workers(setup, changes) and not splits:
         return LoaderChange(advice=_sharding_advice(setup, changes))
-    if _is_recorded(setup) and (setup.name is None or setup.kind not in (None, _DATA_LOADER) or setup.framework):
+    if _is_recorded(setup) and not _is_in_variable(setup):
         is_own = not wraps and setup.name is None and setup.kind in (None, _DATA_LOADER) and not setup.framework
         return LoaderChange(
             advice="" if wraps else f"{_place(setup, changes, evaluates)}: {_settings_text(setup, changes)}.",
@@ -110,6 +110,16 @@ def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
         f"from torch.utils.data import DataLoader\n\n"
         f"{setup.name} = DataLoader(  # {_same_samples(setup, {})}, each indexed at once\n{lines})"
     )
+
+
+def _is_in_variable(setup: Loader) -> bool:
+    """Whether a variable of the user's holds the DataLoader, so that another one can take its place.
+
+    Lightning iterates over the one that `fit` gets; other frameworks create or wrap one.
+    """
+    is_passed_on = setup.framework == "lightning" and setup.name is not None and "." not in setup.name
+    is_plain = setup.name is not None and setup.kind in (None, _DATA_LOADER)
+    return is_plain and (not setup.framework or is_passed_on)
 
 
 def _changes_workers(setup: Loader, changes: Mapping[str, object]) -> bool:

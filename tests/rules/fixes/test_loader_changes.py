@@ -337,7 +337,7 @@ def test_a_framework_is_addressed_in_its_own_settings(package, expected):
     ],
 )
 def test_the_loader_of_an_evaluation_is_changed_where_its_framework_creates_it(framework, place):
-    run = evaluated(loader=replace(EVALUATED, framework=framework))
+    run = evaluated(loader=replace(EVALUATED, framework=framework, name=None))
     (finding,) = (each for each in diagnose(run).findings if each.rule == "slow_evaluation")
     assert finding.advice.startswith(place)
 

@@ -1,0 +1,140 @@
+"""One run of a script in a trial: a process of its own, which records some seconds and leaves nothing behind.
+
+`python -m gpulab.cli.trial_process FILE`, started by script_runner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import marshal
+import multiprocessing
+import os
+import pickle
+import socket  # noqa: F401  # the guard replaces its functions
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpulab.cli.program import Program
+from gpulab.cli.torch_import import TORCH, call_after_import
+from gpulab.errors import problem_text
+from gpulab.trial.overlay import Overlay
+from gpulab.trial.program_guard import ProgramGuard
+from gpulab.trial.redirected_files import RedirectedFiles
+from gpulab.trial.timed_run import TimedRun
+from gpulab.trial.write_limits import allow_writes_only_in
+
+if TYPE_CHECKING:
+    from gpulab.capture.session import Session
+
+MAX_STARTUP_S = 300.0  # until the first step: imports, data and models of a script take their time
+RECORDING, RESULT, TEMPORARY = "run.gpulab", "result.json", "tmp"
+_DEVICES = (Path("/dev"), Path("/proc"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialJob:
+    """What the process is to do. It writes into `folder`, which is empty but for its folder for temporary files."""
+
+    program: Program
+    code: bytes  # of the program, with a fix or without; `marshal` reads it
+    name: str  # of the recording
+    level: str
+    seconds: float  # after the first steps
+    folder: Path
+    direct: tuple[Path, ...] | None  # where the program may write; None: it may do what it does
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """How the run ended."""
+
+    error: str = ""  # what the program raised
+    ended_early: bool = False
+    without_steps: bool = False
+    refused: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)  # files that it wrote or removed, as it believes
+    kernel_refuses: bool = False  # whether compiled code is held back, too
+
+
+class TrialRecording:
+    """The recording of a script, from its import of PyTorch on."""
+
+    def __init__(self, job: TrialJob) -> None:
+        self._job = job
+        self._session: Session | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        return 0 if self._session is None else self._session.live().steps
+
+    def start(self) -> None:
+        """Start to record."""
+        from gpulab.capture.session import Session
+
+        job = self._job
+        session = Session(job.name, level=job.level, spool_folder=job.folder / "spool")
+        session.start()
+        self._session = session
+
+    def save(self) -> None:
+        """Stop, and save the recording, if there is one."""
+        if self._session is not None:
+            from gpulab import store
+
+            store.save(self._session.stop(), self._job.folder / RECORDING)
+
+
+def run_job(job: TrialJob) -> TrialResult:
+    """Run the program of a job in this process, for good: what is changed for the program stays so."""
+    recording, guard = TrialRecording(job), ProgramGuard()
+    timed = TimedRun(job.seconds, lambda: recording.steps, startup_s=MAX_STARTUP_S)
+    error, overlay, kernel_refuses = "", None, False
+    with contextlib.ExitStack() as stack:
+        call_after_import(TORCH, recording.start)
+        if job.direct is not None:
+            direct = (*job.direct, job.folder, *_DEVICES)
+            (job.folder / "files").mkdir()
+            overlay, kernel_refuses = Overlay(job.folder / "files", direct), allow_writes_only_in(direct)
+            redirected = RedirectedFiles(overlay)
+            call_after_import(TORCH, redirected.redirect_torch)
+            call_after_import("safetensors.torch", redirected.redirect_safetensors)
+            stack.enter_context(redirected.active())
+            stack.enter_context(guard.active())
+        try:
+            timed.run(lambda: job.program.run(marshal.loads(job.code)))
+        except SystemExit as end:
+            error = "" if end.code in (None, 0) else f"it exits with the status {end.code}"
+        except BaseException as problem:  # the program may raise anything
+            error = problem_text(problem)
+    recording.save()
+    return TrialResult(
+        error=error,
+        ended_early=timed.ended_early,
+        without_steps=timed.without_steps,
+        refused=guard.refused,
+        changed=[] if overlay is None else overlay.changed,
+        kernel_refuses=kernel_refuses,
+    )
+
+
+def main(path: str) -> None:
+    """Run the job of this file, write the result, and end without what the program has left to do at exit."""
+    job: TrialJob = pickle.loads(Path(path).read_bytes())
+    tempfile.tempdir = str(job.folder / TEMPORARY)
+    result = run_job(job)
+    (job.folder / RESULT).write_text(json.dumps(asdict(result)))
+    for process in multiprocessing.active_children():
+        process.terminate()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    # By its name, so that the job is unpickled as an object of this module, not of __main__, which the program becomes.
+    from gpulab.cli.trial_process import main as run_main
+
+    run_main(sys.argv[1])

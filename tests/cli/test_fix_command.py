@@ -1,0 +1,172 @@
+"""`gpulab fix`: the fixes of a script are measured in processes of their own, and the script's folder stays as it is."""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import sys
+from contextlib import redirect_stderr
+
+import pytest
+
+from gpulab import store
+from gpulab.cli.main import main
+from gpulab.cli.program import Program, ProgramNotFoundError
+from gpulab.cli.script_runner import ScriptRunner
+from gpulab.cli.script_trial import FixOptions, try_fixes_of_script
+from gpulab.errors import CaptureError
+from gpulab.views.terminal import terminal_text
+
+TRAINING = '''
+"""Trains, logs, saves and reads what it saved."""
+from __future__ import annotations
+import sys, time
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Waiting(Dataset):
+    def __len__(self):
+        return 800
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.full((8,), float(index)), index % 2
+
+def main():
+    out = Path("out")
+    out.mkdir()
+    loader = DataLoader(Waiting(), batch_size=8)
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    with open(out / "log.txt", "w") as log:
+        for step, (inputs, labels) in enumerate(loader):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            log.write(f"{step} {loss.item()}\\n")
+            if step == 2:
+                torch.save(model.state_dict(), out / "model.pt")
+                model.load_state_dict(torch.load(out / "model.pt"))
+                Path("old.txt").write_text("changed")
+                assert sorted(path.name for path in Path.cwd().iterdir()) == ["old.txt", "out", "train.py"]
+    print("the end", sys.argv[1:])
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The current folder, with a script and a file."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(TRAINING)
+    (folder / "old.txt").write_text("old")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def runner(seconds=0.3, **options):
+    return ScriptRunner(Program("train.py", ("--epochs", "3")), seconds, **{"protected": True, **options})
+
+
+def unchanged(folder):
+    names = sorted(path.name for path in folder.iterdir())
+    return names == ["old.txt", "train.py"] and (folder / "old.txt").read_text() == "old"
+
+
+def test_a_run_records_the_script_and_changes_no_file(project):
+    tried = runner()
+    run, result = tried.run(ast.parse(TRAINING), "train", level="trace")
+    assert (run.name, run.loaders[0].dataset, run.loaders[0].name) == ("train", "Waiting", "loader")
+    assert len(run.mark_rows) > 40
+    assert {"out", "model.pt", "old.txt"} <= {path.rpartition("/")[2] for path in result.changed}
+    assert dict(tried.effects)["discarded"].startswith("what it wrote: out")
+    assert unchanged(project)
+
+
+@pytest.mark.full
+def test_each_fix_is_measured_and_the_script_stays_as_it_is(project, tmp_path):
+    run, _ = runner(1.0).run(ast.parse(TRAINING), "train", level="trace")
+    recording = store.save(run, tmp_path / "run.gpulab")
+    lines = []
+    options = FixOptions(program=Program("train.py", ()), recording=recording, rule="no_workers", seconds=0.3)
+    trials = try_fixes_of_script(options, lines.append)
+    assert {fix.finding.rule for fix in trials.fixes} == {"no_workers"}
+    assert any(fix.comparison is not None for fix in trials.fixes)
+    text = " ".join(terminal_text(trials).split())
+    assert "Speed-ups of the script." in text
+    assert "each in a process of its own" in text
+    assert "runs train.py unchanged and with" in "".join(lines)
+    assert unchanged(project)
+
+
+def test_without_protection_the_script_writes_as_ever(project):
+    tried = runner(protected=False)
+    tried.run(ast.parse(TRAINING), "train")
+    assert (project / "out" / "model.pt").exists()
+    assert not tried.effects
+
+
+@pytest.mark.parametrize(
+    ("line", "problem", "why"),
+    [
+        ("raise ValueError('no data')", "failed in a trial", "ValueError: no data"),
+        ("sys.exit(3)", "failed in a trial", "exits with the status 3"),
+        ("__import__('subprocess').run(['true'])", "cannot be tried", "start a program"),
+        ("__import__('os')._exit(4)", "failed in a trial", ""),
+    ],
+)
+def test_a_script_that_fails_says_why(project, line, problem, why):
+    code = TRAINING.replace('    out = Path("out")\n', f"    {line}\n")
+    with pytest.raises(CaptureError) as error:
+        runner().run(ast.parse(code), "train")
+    assert problem in error.value.problem
+    assert why in error.value.why
+    assert "--no-protection" in error.value.fix
+
+
+def test_a_fix_that_fails_is_named(project):
+    with pytest.raises(CaptureError, match="failed with the fix for no_workers"):
+        runner().run(ast.parse("import torch\n1 / 0"), "train", "no_workers")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["missing.py"], "cannot be read"),
+        (["broken.py"], "does not compile"),
+        ([], "no program to run"),
+        (["-m", "no.such.module"], "cannot be run"),
+        (["--recording", "none.gpulab", "train.py"], "none.gpulab"),
+    ],
+)
+def test_a_wrong_command_says_what_to_do(project, arguments, why):
+    (project / "broken.py").write_text("for\n")
+    with redirect_stderr(io.StringIO()) as shown:
+        assert main(["fix", *arguments]) == 2
+    assert why in shown.getvalue()
+    assert "fix:" in shown.getvalue()
+
+
+def test_only_a_file_of_python_code_has_a_source(tmp_path, monkeypatch):
+    assert Program("json.tool", (), is_module=True).source()[0].endswith("tool.py")
+    with pytest.raises(ProgramNotFoundError):
+        Program("math", (), is_module=True).source()
+
+
+def test_ranks_are_not_tried(project, monkeypatch):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(CaptureError, match="several ranks"):
+        try_fixes_of_script(FixOptions(program=Program("train.py", ())), print)
+
+
+def test_the_command_is_explained():
+    done = subprocess.run(
+        [sys.executable, "-m", "gpulab", "fix", "--help"], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "gpulab fix [options] (SCRIPT | -m MODULE)" in done.stdout
