@@ -65,7 +65,7 @@ def first_fix(diagnosis: Any, source: str, namespace: Namespace, seconds: float,
 
 def all_fixes(diagnosis: Any, source: str, namespace: Namespace, seconds: float, repeats: int) -> Row:
     """Try all fixes; the row is about the fastest, and has the others as `fixes`."""
-    from gpulab.trial import try_all_fixes
+    from gpulab.trial.all_fixes import try_all_fixes
 
     trials = try_all_fixes(diagnosis, source, namespace, seconds=seconds, repeats=repeats)
     together = [trials.together] if trials.together else []

@@ -49,11 +49,17 @@ def run_fix(options: Namespace) -> Output:
             seconds=options.seconds,
             protected=not options.no_protection,
         ),
-        lambda text: print(text, file=sys.stderr, flush=True),
+        _announce,
     )
     if options.save is not None:
         view.save(options.save)
     return Output(terminal_text(view))
+
+
+def _announce(text: str) -> None:
+    """Write what takes time now to stderr, because stdout has the result."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def run_whatif(options: Namespace) -> Output:

@@ -116,9 +116,7 @@ def _add_fix(commands: _Commands) -> None:
         "--recording", type=Path, metavar="FILE", help="take the findings from this .gpulab file; default: record first"
     )
     fix.add_argument("--rule", metavar="RULE", help="only the fix of this finding, such as no_workers")
-    fix.add_argument(
-        "--seconds", type=_trial_seconds, default=5.0, metavar="S", help="of each run after its first steps (default: 5)"
-    )
+    fix.add_argument("--seconds", type=_trial_seconds, default=5.0, metavar="S", help="length of each run (default: 5)")
     fix.add_argument(
         "--no-protection", action="store_true", help="let the runs write files, start programs and use the network"
     )

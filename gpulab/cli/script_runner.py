@@ -161,10 +161,12 @@ def _failure(result: TrialResult | None, output: str, fix_for: str) -> CaptureEr
         )
     lines = [line.strip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
     why = result.error if result is not None and result.error else "; ".join(lines) or "it did not import PyTorch"
+    if fix_for:
+        return CaptureError(f"The script failed with the fix for {fix_for}.", why=why, fix="adapt the fix to your code")
     return CaptureError(
-        "The script failed " + (f"with the fix for {fix_for}." if fix_for else "in a trial without the fix."),
+        "The script failed in a trial without the fix.",
         why=why,
-        fix="adapt the fix to your code" if fix_for else f"check that it runs: gpulab run SCRIPT; or {without_protection}",
+        fix=f"check that it runs: gpulab run SCRIPT. Or {without_protection}",
     )
 
 

@@ -63,15 +63,15 @@ def try_fixes_of_script(options: FixOptions, announce: Callable[[str], None]) ->
         f"{count(REPEATS * (1 + len(findings)), 'start')} of the script"
     )
     runner = ScriptRunner(program, options.seconds, protected=options.protected)
-    return measured_fixes(
-        diagnosis, findings, tree, {}, lambda _: runner, seconds=options.seconds, repeats=REPEATS
-    )
+    return measured_fixes(diagnosis, findings, tree, {}, lambda _: runner, seconds=options.seconds, repeats=REPEATS)
 
 
 def _recording(options: FixOptions, tree: ast.Module, announce: Callable[[str], None]) -> Run:
     """Return the recording whose fixes are tried; without one, record the script for some seconds."""
     if options.recording is None:
-        announce(f"gpulab: records {options.program.name} for about {duration(1e9 * _RECORDED_S)} after its first steps")
+        announce(
+            f"gpulab: records {options.program.name} for about {duration(1e9 * _RECORDED_S)} after its first steps"
+        )
         runner = ScriptRunner(options.program, _RECORDED_S, protected=options.protected)
         return runner.run(tree, options.program.title, level="trace")[0]
     loaded = load(options.recording, progress=False)
@@ -87,12 +87,12 @@ def _recording(options: FixOptions, tree: ast.Module, announce: Callable[[str], 
 
 def _findings(diagnosis: Diagnosis, rule: str | None) -> tuple[Finding, ...]:
     """Return the findings whose fixes can be tried. Raises CaptureError if there is none."""
-    named = [finding for finding in diagnosis.findings if rule in (None, finding.rule)]
-    findings = tuple(fix for finding in named for fix in fixes_to_try(finding))
+    candidates = [finding for finding in diagnosis.findings if rule in (None, finding.rule)]
+    findings = tuple(fix for finding in candidates for fix in fixes_to_try(finding))
     if findings:
         return findings
     names = [finding.rule for finding in diagnosis.findings]
-    if rule is not None and not named:
+    if rule is not None and not candidates:
         raise CaptureError(
             f"The script has no finding {rule!r}.",
             why=f"its findings are {', '.join(names) or 'none'}",

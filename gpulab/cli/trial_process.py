@@ -11,7 +11,6 @@ import marshal
 import multiprocessing
 import os
 import pickle
-import socket  # noqa: F401  # the guard replaces its functions
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
@@ -20,12 +19,11 @@ from typing import TYPE_CHECKING
 
 from gpulab.cli.program import Program
 from gpulab.cli.torch_import import TORCH, call_after_import
-from gpulab.errors import problem_text
-from gpulab.trial.overlay import Overlay
-from gpulab.trial.program_guard import ProgramGuard
-from gpulab.trial.redirected_files import RedirectedFiles
+from gpulab.trial.effects.overlay import Overlay
+from gpulab.trial.effects.program_guard import ProgramGuard
+from gpulab.trial.effects.redirected_files import RedirectedFiles
+from gpulab.trial.effects.write_limits import allow_writes_only_in
 from gpulab.trial.timed_run import TimedRun
-from gpulab.trial.write_limits import allow_writes_only_in
 
 if TYPE_CHECKING:
     from gpulab.capture.session import Session
@@ -110,7 +108,7 @@ def run_job(job: TrialJob) -> TrialResult:
         except SystemExit as end:
             error = "" if end.code in (None, 0) else f"it exits with the status {end.code}"
         except BaseException as problem:  # the program may raise anything
-            error = problem_text(problem)
+            error = f"{type(problem).__name__}: {problem}"
     recording.save()
     return TrialResult(
         error=error,

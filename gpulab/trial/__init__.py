@@ -1,6 +1,10 @@
-"""Trials: run a cell for some seconds with and without a fix, on copies of the user's objects, and compare."""
+"""Trials: run a cell or a script for some seconds with and without a fix, and compare.
 
-from gpulab.trial.all_fixes import AllFixes, try_all_fixes
-from gpulab.trial.fix_trial import Trial, try_fix
+fix_trial, all_fixes           one fix, or all of them, of a cell: on copies of the user's objects
+fix_placement, loader_call     where in the code a fix belongs
+cell_runner, timed_run         run a cell for some seconds; `gpulab.cli` does so with scripts
+rounds                         run variants in turn, and compare
+effects                        keep files, programs and connections as they are
 
-__all__ = ["AllFixes", "Trial", "try_all_fixes", "try_fix"]
+It imports nothing: a script in a trial starts before NumPy and PyTorch are imported.
+"""

@@ -11,13 +11,15 @@ from typing import Any
 
 from gpulab.analysis.steps.detection import Steps, find_steps
 from gpulab.capture.protection.guard import error_text
+from gpulab.capture.seeds import synchronize_gpus
 from gpulab.capture.session import Session
 from gpulab.errors import CaptureError
 from gpulab.run import Run
-from gpulab.trial.file_guard import FileGuard
+from gpulab.trial.effects.file_guard import FileGuard
 from gpulab.trial.object_copies import ObjectCopies
+from gpulab.trial.preserved_state import preserved_settings, preserved_variables
 from gpulab.trial.refusal import COMPARE_YOURSELF
-from gpulab.trial.timed_run import MAX_STARTUP_S, TimedRun, preserved_settings, preserved_variables
+from gpulab.trial.timed_run import MAX_STARTUP_S, TimedRun
 from gpulab.wording import count, duration
 
 _MIN_STEPS = 8  # after the warm-up, in each run
@@ -90,7 +92,7 @@ class CellRunner:
                 preserved_variables(self._namespace, self._copies.restore()),
                 guard.active(self._namespace),
             ):
-                timed.run(lambda: exec(code, self._namespace))
+                timed.run(lambda: self._execute(code))
         except (Exception, SystemExit) as error:  # the cell may raise anything
             raise _failure(error, fix_for, guard) from None
         self.refused += [action for action in guard.refused if action not in self.refused]
@@ -102,6 +104,10 @@ class CellRunner:
                 "gpulab.step() at the end of each iteration",
             )
         return timed.ended_early
+
+    def _execute(self, code: CodeType) -> None:
+        exec(code, self._namespace)
+        synchronize_gpus()
 
 
 def least_steps(steps: Steps) -> int:

@@ -163,9 +163,7 @@ def _inserted(cell: ast.Module, function: Function, code: ast.Module) -> PlacedF
     # An import in the function would hide the module from the statements before it, and workers may need the classes.
     local = _local_names(function)
     outside = [
-        each
-        for each in code.body
-        if isinstance(each, _DEFINITIONS) and not names_read(ast.Module([each], [])) & local
+        each for each in code.body if isinstance(each, _DEFINITIONS) and not names_read(ast.Module([each], [])) & local
     ]
     function.body[position:position] = [each for each in code.body if each not in outside]
     imports = [each for each in outside if isinstance(each, _IMPORTS)]

@@ -27,6 +27,7 @@ class Runner(Protocol):
 
     noun: str  # what the program is: "cell"
     isolation: str  # why it has no effects: "on copies of the variables"
+
     @property
     def effects(self) -> tuple[tuple[str, str], ...]:
         """What the program was not allowed to do, as labelled lines."""

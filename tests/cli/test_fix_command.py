@@ -1,4 +1,4 @@
-"""`gpulab fix`: the fixes of a script are measured in processes of their own, and the script's folder stays as it is."""
+"""`gpulab fix` measures the fixes of a script in processes of their own; the folder of the script stays as it is."""
 
 from __future__ import annotations
 

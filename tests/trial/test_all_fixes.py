@@ -13,7 +13,7 @@ from gpulab.errors import CaptureError
 from gpulab.rules.engine.finding import Finding, Gain
 from gpulab.rules.engine.pasted_names import fixes_to_try
 from gpulab.run import Loader
-from gpulab.trial import try_all_fixes
+from gpulab.trial.all_fixes import try_all_fixes
 from gpulab.trial.cell_runner import CellRunner
 from tests.support.runs.made_loading_runs import from_main
 from tests.support.runs.made_runs import NO_WORKERS, mark, run_of

@@ -15,9 +15,8 @@ import __main__
 import gpulab
 from gpulab.errors import CaptureError
 from gpulab.rules.engine.finding import Finding, Gain, LoaderSettings
-from gpulab.trial import try_fix
 from gpulab.trial.cell_runner import CellRunner
-from gpulab.trial.fix_trial import finding_to_try
+from gpulab.trial.fix_trial import finding_to_try, try_fix
 from tests.support.runs.made_runs import NO_WORKERS, mark, run_of
 
 SETUP = """

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpulab.trial.timed_run import TimedRun, preserved_settings, preserved_variables
+from gpulab.trial.preserved_state import preserved_settings, preserved_variables
+from gpulab.trial.timed_run import TimedRun
 
 
 def run(code, seconds=0.05, steps=1000, after="__builtins__", **variables):
@@ -88,9 +89,9 @@ def test_an_error_of_the_cell_is_raised():
         run("1 / 0")
 
 
-def test_a_cell_without_steps_is_stopped(monkeypatch):
-    monkeypatch.setattr("gpulab.trial.timed_run.MAX_STARTUP_S", 0.05)
-    timed, _ = run("while True: pass", steps=0)
+def test_a_cell_without_steps_is_stopped():
+    timed = TimedRun(0.05, lambda: 0, startup_s=0.05)
+    timed.run(lambda: exec("while True: pass", {}))
     assert timed.without_steps
 
 

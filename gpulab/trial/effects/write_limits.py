@@ -41,16 +41,14 @@ def allow_writes_only_in(folders: Iterable[Path]) -> bool:
         return False
     handled = _WRITE_FILE | _REMOVE | _MAKE | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
     ruleset = _Ruleset(handled)
-    descriptor = library.syscall(
-        _CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(ctypes.sizeof(ruleset)), 0
-    )
+    descriptor = library.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(ctypes.sizeof(ruleset)), 0)
     if descriptor < 0:
         return False
     try:
         for folder in folders:
             _allow(library, descriptor, folder, handled)
         is_without_privileges = library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0
-        return is_without_privileges and library.syscall(_RESTRICT_SELF, descriptor, 0) == 0
+        return is_without_privileges and bool(library.syscall(_RESTRICT_SELF, descriptor, 0) == 0)
     finally:
         os.close(descriptor)
 

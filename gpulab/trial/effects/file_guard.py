@@ -22,7 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 from gpulab.capture.protection.temporary_folder import temporary_folder
-from gpulab.trial.program_guard import ProgramGuard
+from gpulab.trial.effects.program_guard import ProgramGuard
 
 _WRITING = frozenset("wax+")
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

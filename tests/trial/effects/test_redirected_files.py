@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulab.trial import overlay as overlay_module
-from gpulab.trial.overlay import Overlay
-from gpulab.trial.program_guard import RefusedChangeError
-from gpulab.trial.redirected_files import RedirectedFiles
+from gpulab.trial.effects import overlay as overlay_module
+from gpulab.trial.effects.overlay import Overlay
+from gpulab.trial.effects.program_guard import RefusedChangeError
+from gpulab.trial.effects.redirected_files import RedirectedFiles
 
 NAMES = ("a", "b", "sub/c", "sub/d", "sub", "new", "new/e", "sub/deep/f", "sub/deep")
 
@@ -33,9 +33,7 @@ def fill(folder):
 
 
 def contents(folder):
-    return {
-        str(path.relative_to(folder)): path.read_text() if path.is_file() else None for path in folder.rglob("*")
-    }
+    return {str(path.relative_to(folder)): path.read_text() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def write(path):
@@ -43,17 +41,17 @@ def write(path):
 
 
 def append(path):
-    with open(path, "a") as file:  # noqa: PTH123
+    with open(path, "a") as file:
         file.write("+")
 
 
 def overwrite_the_first_byte(path):
-    with open(path, "r+b") as file:  # noqa: PTH123
+    with open(path, "r+b") as file:
         file.write(b"!")
 
 
 def create(path):
-    with open(path, "x") as file:  # noqa: PTH123
+    with open(path, "x") as file:
         file.write("new")
 
 
@@ -187,7 +185,7 @@ def test_every_function_is_as_before_afterwards(tmp_path):
 LIMITED = """
 import os, subprocess, sys
 from pathlib import Path
-from gpulab.trial.write_limits import allow_writes_only_in
+from gpulab.trial.effects.write_limits import allow_writes_only_in
 allowed, refused = Path(sys.argv[1]), Path(sys.argv[2])
 if not allow_writes_only_in([allowed, Path("/dev"), Path("/none")]):
     print("unsupported")

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from gpulab.trial.program_guard import RefusedChangeError
-from gpulab.trial.overlay import Overlay, exists, is_folder
+from gpulab.trial.effects.overlay import Overlay, exists, is_folder
+from gpulab.trial.effects.program_guard import RefusedChangeError
 
-_READING = ("stat", "lstat", "access", "readlink", "chdir")
+_READERS = ("stat", "lstat", "access", "readlink", "chdir")
 _IN_PLACE = ("truncate", "utime", "chmod")
 
 
@@ -40,11 +40,11 @@ class RedirectedFiles:
         """Redirect the files that PyTorch writes itself. For good: the process ends with the trial."""
         library = sys.modules["torch"]._C
         library.PyTorchFileWriter = self._written(library.PyTorchFileWriter)
-        library.PyTorchFileReader = self._found(library.PyTorchFileReader)
+        library.PyTorchFileReader = self._reading(library.PyTorchFileReader)
 
     def redirect_safetensors(self) -> None:
         """Redirect the files that safetensors writes. For good."""
-        module = sys.modules["safetensors.torch"]
+        module: Any = sys.modules["safetensors.torch"]
         original = module.serialize_file
 
         def redirected(tensors: Any, filename: Any, *arguments: Any, **options: Any) -> Any:
@@ -56,13 +56,13 @@ class RedirectedFiles:
         yield builtins, "open", self._opened
         yield io, "open", self._opened
         yield os, "open", self._opened_descriptor
-        for name in _READING:
-            yield os, name, self._found
+        for name in _READERS:
+            yield os, name, self._reading
         for name in _IN_PLACE:
             yield os, name, self._in_place
         yield os, "listdir", self._listed
         yield os, "scandir", self._scanned
-        yield os, "mkdir", self._made
+        yield os, "mkdir", self._folder_creation
         yield os, "rmdir", self._removed_folder
         for name in ("remove", "unlink"):
             yield os, name, self._removed
@@ -79,7 +79,7 @@ class RedirectedFiles:
             if not _is_path(file) or options.get("opener") is not None:
                 return original(file, mode, *arguments, **options)
             path, text = self._overlay.logical(file), str(mode)
-            target = self._overlay.seen(path)
+            target = self._overlay.current(path)
             if is_folder(target):
                 return original(target, mode, *arguments, **options)  # raises
             if "w" in text or ("x" in text and not exists(target)):
@@ -93,22 +93,26 @@ class RedirectedFiles:
     def _opened_descriptor(self, original: Any) -> Any:
         def redirected(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> Any:
             logical = self._overlay.logical(path, dir_fd)
-            target = self._overlay.seen(logical)
+            target = self._overlay.current(logical)
             if flags & os.O_CREAT and not exists(target):
                 target = self._overlay.for_new(logical)
-            elif not is_folder(target) and flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND) and not flags & os.O_EXCL:
+            elif (
+                not is_folder(target)
+                and flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND)
+                and not flags & os.O_EXCL
+            ):
                 target = self._overlay.for_change(logical)
             return original(target, flags, mode)
 
         return redirected
 
-    def _found(self, original: Any) -> Any:
+    def _reading(self, original: Any) -> Any:
         """A function that reads what its first argument names."""
 
         def redirected(path: Any, *arguments: Any, dir_fd: int | None = None, **options: Any) -> Any:
             if not _is_path(path):
                 return original(path, *arguments, **options)
-            return original(self._overlay.seen(self._overlay.logical(path, dir_fd)), *arguments, **options)
+            return original(self._overlay.current(self._overlay.logical(path, dir_fd)), *arguments, **options)
 
         return redirected
 
@@ -128,8 +132,8 @@ class RedirectedFiles:
             if not _is_path(path):
                 return original(path, *arguments, **options)
             logical = self._overlay.logical(path, dir_fd)
-            if is_folder(self._overlay.seen(logical)):
-                return original(self._overlay.seen(logical), *arguments) if name == "truncate" else None
+            if is_folder(self._overlay.current(logical)):
+                return original(self._overlay.current(logical), *arguments) if name == "truncate" else None
             return original(self._overlay.for_change(logical), *arguments, **options)
 
         return redirected
@@ -140,7 +144,7 @@ class RedirectedFiles:
             names = None if logical is None else self._overlay.names(logical)
             if logical is None:
                 return original(path)
-            return original(self._overlay.seen(logical)) if names is None else names
+            return original(self._overlay.current(logical)) if names is None else names
 
         return redirected
 
@@ -150,8 +154,8 @@ class RedirectedFiles:
             names = None if logical is None else self._overlay.names(logical)
             if logical is None or names is None:
                 # Of an open folder, the entries have names only.
-                return original(path if logical is None or isinstance(path, int) else self._overlay.seen(logical))
-            return _Entries(original, {self._overlay.seen(f"{logical.rstrip('/')}/{name}") for name in names})
+                return original(path if logical is None or isinstance(path, int) else self._overlay.current(logical))
+            return _Entries(original, {self._overlay.current(f"{logical.rstrip('/')}/{name}") for name in names})
 
         return redirected
 
@@ -160,10 +164,10 @@ class RedirectedFiles:
             return self._overlay.of_descriptor(path)
         return None if isinstance(path, bytes) else self._overlay.logical("." if path is None else path)
 
-    def _made(self, original: Any) -> Any:
+    def _folder_creation(self, original: Any) -> Any:
         def redirected(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
             logical = self._overlay.logical(path, dir_fd)
-            target = self._overlay.seen(logical)
+            target = self._overlay.current(logical)
             original(target if exists(target) else self._overlay.for_new(logical), mode)
 
         return redirected
@@ -171,7 +175,7 @@ class RedirectedFiles:
     def _removed_folder(self, original: Any) -> Any:
         def redirected(path: Any, *, dir_fd: int | None = None) -> None:
             logical = self._overlay.logical(path, dir_fd)
-            target = self._overlay.seen(logical)
+            target = self._overlay.current(logical)
             names = self._overlay.names(logical)
             if names if names is not None else is_folder(target) and os.listdir(target):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fspath(path))
@@ -184,7 +188,7 @@ class RedirectedFiles:
     def _removed(self, original: Any) -> Any:
         def redirected(path: Any, *, dir_fd: int | None = None) -> None:
             logical = self._overlay.logical(path, dir_fd)
-            target = self._overlay.seen(logical)
+            target = self._overlay.current(logical)
             if is_folder(target) and not os.path.islink(target):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
             if target != logical or self._overlay.is_direct(logical) or not exists(target):
@@ -194,18 +198,16 @@ class RedirectedFiles:
         return redirected
 
     def _renamed(self, original: Any) -> Any:
-        def redirected(
-            src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
-        ) -> None:
+        def redirected(src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
             source, target = self._overlay.logical(src, src_dir_fd), self._overlay.logical(dst, dst_dir_fd)
-            if not exists(self._overlay.seen(source)):
-                original(self._overlay.seen(source), self._overlay.seen(target))  # raises
+            if not exists(self._overlay.current(source)):
+                original(self._overlay.current(source), self._overlay.current(target))  # raises
             if source == target:
                 return
             code = self._obstacle(source, target)
             if code:
                 raise OSError(code, os.strerror(code), src, None, dst)
-            if is_folder(self._overlay.seen(source)) and self._overlay.is_unchanged(source):
+            if is_folder(self._overlay.current(source)) and self._overlay.is_unchanged(source):
                 raise RefusedChangeError(f"gpulab does not let a script rename the folder {source} during a trial")
             original(self._overlay.for_change(source), self._overlay.for_new(target))
             self._overlay.hide(source)
@@ -214,16 +216,16 @@ class RedirectedFiles:
 
     def _obstacle(self, source: str, target: str) -> int:
         """Return why one path cannot become the other, as an error number; 0 if it can."""
-        moved, replaced = self._overlay.seen(source), self._overlay.seen(target)
+        source_place, target_place = self._overlay.current(source), self._overlay.current(target)
         if source.startswith(f"{target}/"):
             return errno.ENOTEMPTY
-        if not is_folder(moved):
-            return errno.EISDIR if is_folder(replaced) else 0
+        if not is_folder(source_place):
+            return errno.EISDIR if is_folder(target_place) else 0
         if target.startswith(f"{source}/"):
             return errno.EINVAL
-        if not exists(replaced):
+        if not exists(target_place):
             return 0
-        if not is_folder(replaced):
+        if not is_folder(target_place):
             return errno.ENOTDIR
         return errno.ENOTEMPTY if os.listdir(target) else 0
 
@@ -259,11 +261,11 @@ class _Entries:
 
 
 def _entries(scan: Any, paths: set[str]) -> list[Any]:
-    found = []
+    all_entries = []
     for folder in sorted({os.path.dirname(path) for path in paths}):
         with scan(folder) as entries:
-            found += [entry for entry in entries if os.path.join(folder, entry.name) in paths]
-    return found
+            all_entries += [entry for entry in entries if os.path.join(folder, entry.name) in paths]
+    return all_entries
 
 
 def _is_path(value: Any) -> bool:

@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 import torch
 
-from gpulab.trial.file_guard import FileGuard
-from gpulab.trial.program_guard import RefusedChangeError
+from gpulab.trial.effects.file_guard import FileGuard
+from gpulab.trial.effects.program_guard import RefusedChangeError
 
 EFFECTS = {
-    "open": lambda path: builtins.open(path / "new.txt", "w"),  # noqa: SIM115, PTH123
-    "append": lambda path: builtins.open(path / "old.txt", "a"),  # noqa: SIM115, PTH123
+    "open": lambda path: builtins.open(path / "new.txt", "w"),  # noqa: SIM115
+    "append": lambda path: builtins.open(path / "old.txt", "a"),  # noqa: SIM115
     "io.open": lambda path: io.open(path / "new.txt", "wb"),  # noqa: SIM115, UP020
     "os.open": lambda path: os.open(path / "new.txt", os.O_CREAT | os.O_WRONLY),
     "write_text": lambda path: (path / "new.txt").write_text("x"),
     "mkdir": lambda path: (path / "checkpoints").mkdir(),
-    "makedirs": lambda path: os.makedirs(path / "a" / "b"),  # noqa: PTH103
+    "makedirs": lambda path: os.makedirs(path / "a" / "b"),
     "unlink": lambda path: (path / "old.txt").unlink(),
     "rename": lambda path: (path / "old.txt").rename(path / "new.txt"),
     "rmtree": lambda path: shutil.rmtree(path),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpulab.trial.program_guard import RefusedChangeError
+from gpulab.trial.effects.program_guard import RefusedChangeError
 
 _MAX_COPY_BYTES = 2 * 10**9  # of a file that the script changes in place
 # Bound here, because a trial replaces those of the modules.
@@ -44,7 +44,7 @@ class Overlay:
         """Return the path of an open folder."""
         return self._without_upper(os.readlink(f"/proc/self/fd/{descriptor}"))
 
-    def seen(self, path: str) -> str:
+    def current(self, path: str) -> str:
         """Return where the script finds what it calls `path`: a changed file, or the real one."""
         upper = self._upper + path
         if self.is_direct(path):
@@ -58,14 +58,14 @@ class Overlay:
         if self.is_direct(path):
             return path
         parent, upper = os.path.dirname(path), self._upper + path
-        if is_folder(self.seen(parent)):
+        if is_folder(self.current(parent)):
             _make_folders(os.path.dirname(upper))
             self._note(path)
         return upper
 
     def for_change(self, path: str) -> str:
         """Return where to change a file in place: in a copy. Raises RefusedChangeError if it is too large to copy."""
-        if self.is_direct(path) or not _is_file(self.seen(path)):
+        if self.is_direct(path) or not _is_file(self.current(path)):
             return self.for_new(path)
         upper = self._upper + path
         if not exists(upper):
@@ -83,10 +83,10 @@ class Overlay:
             self._note(path)
 
     def names(self, path: str) -> list[str] | None:
-        """Return what the script finds in a folder; None if only one place has it, so that `seen` is enough."""
+        """Return what the script finds in a folder; None if only one place has it, so that `current` is enough."""
         upper = self._upper + path
         if self.is_direct(path) or not is_folder(upper):
-            return self._without_removed(path) if self._removed and is_folder(self.seen(path)) else None
+            return self._without_removed(path) if self._removed and is_folder(self.current(path)) else None
         if self._is_hidden(path) or not is_folder(path):
             return None
         return sorted({*_listdir(upper), *self._without_removed(path)})

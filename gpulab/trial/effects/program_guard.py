@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import subprocess
 import sys
@@ -37,8 +38,8 @@ class ProgramGuard:
     def _guarded_functions(self) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
         yield os, "system", self._guarded_program
         yield subprocess, "Popen", self._guarded_popen
-        if (sockets := sys.modules.get("socket")) is not None:
-            yield sockets.socket, "connect", self._guarded_connect
+        # Imported here if nothing else has: the code may do so later.
+        yield importlib.import_module("socket").socket, "connect", self._guarded_connect
 
     def _guarded_program(self, original: Any) -> Any:
         def guarded(command: Any) -> Any:
