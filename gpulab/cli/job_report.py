@@ -11,6 +11,7 @@ from gpulab import store
 from gpulab.capture.job_rank import rank_name, rank_of_name
 from gpulab.cli.result_folder import RUN_SUFFIX, spool_of, unfinished_stems
 from gpulab.cli.summary import summary_json
+from gpulab.rules.engine.pasted_names import fixes_to_try
 from gpulab.run import KILLED, Run
 from gpulab.store.replaced_file import replaced_file
 from gpulab.views.report.headline import headline
@@ -38,6 +39,13 @@ class JobReport:
         """Return the text for a terminal; `path`: the file of the run, or the folder of the ranks."""
         file = _file_of(self.view.diagnosis.run, path) if path is not None and path.is_dir() else path
         return "\n".join((*self._notes(), terminal_text(self.view, file, folded=folded)))
+
+    @property
+    def has_fix_to_try(self) -> bool:
+        """Whether `gpulab fix` can measure a fix: of one process, recorded on this machine."""
+        diagnosis = self.view.diagnosis
+        is_recorded_here = diagnosis.run.source.how == "measured" and len(self.runs) == 1
+        return is_recorded_here and any(fixes_to_try(finding) for finding in diagnosis.findings)
 
     @property
     def headline(self) -> str:

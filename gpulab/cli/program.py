@@ -6,6 +6,7 @@ import builtins
 import importlib.machinery
 import importlib.util
 import io
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ class Program:
     def title(self) -> str:
         """A short name, for files: "train" for train.py."""
         return self.name.rpartition(".")[2] if self.is_module else Path(self.name).stem
+
+    @property
+    def command(self) -> str:
+        """What follows the options of a command, quoted for a shell: "train.py --epochs 3"."""
+        return shlex.join([*(["-m"] if self.is_module else []), self.name, *self.arguments])
 
     def run(self, changed: CodeType | None = None) -> None:
         """Run it as `__main__`. Raises what it raises; ProgramNotFoundError if there is no such program.
