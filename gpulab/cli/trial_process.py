@@ -100,7 +100,7 @@ def run_job(job: TrialJob) -> TrialResult:
             overlay, kernel_refuses = Overlay(job.folder / "files", direct), allow_writes_only_in(direct)
             redirected = RedirectedFiles(overlay)
             call_after_import(TORCH, redirected.redirect_torch)
-            call_after_import("safetensors.torch", redirected.redirect_safetensors)
+            call_after_import("safetensors", redirected.redirect_safetensors)
             stack.enter_context(redirected.active())
             stack.enter_context(guard.active())
         try:

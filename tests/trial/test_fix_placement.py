@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -198,6 +199,42 @@ def test_a_loader_that_no_variable_holds_gets_other_arguments_where_it_is_create
     fix = change_loader_call(ast.parse(cell), SETTINGS)
     assert changed in ast.unparse(fix.cell).splitlines()
     assert fix.place_in("cell").startswith("num_workers=2, persistent_workers=True in the DataLoader(...) in line ")
+
+
+OF_FRAMEWORK = replace(SETTINGS, dataset=None, any_dataset=True, function="train_dataloader")
+MODULE = """
+class Data:
+    def train_dataloader(self):
+        return DataLoader(self.train_set)
+    def val_dataloader(self):
+        return DataLoader(self.val_set)
+"""
+
+
+@pytest.mark.parametrize(
+    ("cell", "settings", "changed"),
+    [
+        ("loader = prepare(DataLoader(build()))", OF_FRAMEWORK, "DataLoader(build(), num_workers=2, persistent"),
+        (MODULE, OF_FRAMEWORK, "DataLoader(self.train_set, num_workers=2"),
+        (MODULE, replace(OF_FRAMEWORK, function="val_dataloader"), "DataLoader(self.val_set, num_workers=2"),
+        (
+            "fit(TrainingArguments('out', dataloader_num_workers=1))",
+            replace(OF_FRAMEWORK, call="TrainingArguments", arguments={"dataloader_num_workers": 2}),
+            "TrainingArguments('out', dataloader_num_workers=2)",
+        ),
+    ],
+)
+def test_a_loader_of_a_framework_gets_other_arguments_in_the_only_call(cell, settings, changed):
+    code = ast.unparse(change_loader_call(ast.parse(cell), settings).cell)
+    assert changed in code
+    assert code.count("_workers=2") == 1
+
+
+def test_several_calls_of_a_framework_are_refused():
+    with pytest.raises(CaptureError, match="2 calls of DataLoader"):
+        change_loader_call(ast.parse("fit(DataLoader(a), DataLoader(b))"), OF_FRAMEWORK)
+    with pytest.raises(CaptureError, match="0 calls of DataLoader"):  # those are in methods for other loaders
+        change_loader_call(ast.parse(MODULE), replace(OF_FRAMEWORK, function="test_dataloader"))
 
 
 def test_without_workers_a_loader_loses_the_arguments_that_need_them():

@@ -9,7 +9,7 @@ every sample.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LoaderSettings
@@ -71,10 +71,12 @@ def change_loader(
     if setup.iterable and _changes_workers(setup, changes) and not splits:
         return LoaderChange(advice=_sharding_advice(setup, changes))
     if _is_recorded(setup) and not _is_in_variable(setup):
-        is_own = not wraps and setup.name is None and setup.kind in (None, _DATA_LOADER) and not setup.framework
+        if wraps:
+            return LoaderChange()
+        is_own = setup.name is None and setup.kind in (None, _DATA_LOADER) and not setup.framework
         return LoaderChange(
-            advice="" if wraps else f"{_place(setup, changes, evaluates)}: {_settings_text(setup, changes)}.",
-            settings=_own_settings(setup, changes) if is_own else None,
+            advice=f"{_place(setup, changes, evaluates)}: {_settings_text(setup, changes)}.",
+            settings=_own_settings(setup, changes) if is_own else _settings_in_framework(setup, changes, evaluates),
         )
     if "batch_size" in changes and _is_recorded(setup) and setup.batch_sampler not in _BATCH_SAMPLERS:
         return LoaderChange(advice="Let your batch sampler return larger batches.")
@@ -166,11 +168,35 @@ def _own_settings(setup: Loader, changes: Mapping[str, object]) -> LoaderSetting
     return LoaderSettings(arguments=arguments, dropped=dropped, dataset=setup.dataset_name)
 
 
+def _settings_in_framework(setup: Loader, changes: Mapping[str, object], evaluates: bool) -> LoaderSettings | None:
+    """Return the settings as arguments of the call that a framework is configured with; None if that is unclear."""
+    settings = _own_settings(setup, changes)
+    if settings is None or setup.framework not in _FRAMEWORK_PLACES:
+        return None
+    settings = replace(settings, any_dataset=True, function=f"{'val' if evaluates else 'train'}_dataloader")
+    if setup.framework != "transformers":
+        return settings
+    if not _are_training_arguments(changes) or evaluates:
+        return None
+    names = {name: _training_argument(name) for name in (*settings.arguments, *settings.dropped)}
+    return replace(
+        settings,
+        call="TrainingArguments",
+        arguments={names[name]: value for name, value in settings.arguments.items()},
+        dropped=tuple(names[name] for name in settings.dropped),
+    )
+
+
+def _training_argument(name: str) -> str:
+    """Return what transformers' TrainingArguments call an argument of a DataLoader."""
+    return "per_device_train_batch_size" if name == "batch_size" else f"dataloader_{name}"
+
+
 def _settings_text(setup: Loader, changes: Mapping[str, object]) -> str:
     """Return the changed settings, as arguments of the DataLoader or of transformers' TrainingArguments."""
-    prefix = "dataloader_" if setup.framework == "transformers" and _are_training_arguments(changes) else ""
-    names = {"batch_size": "per_device_train_batch_size"} if prefix else {}
-    return ", ".join(f"{names.get(name, prefix + name)}={value}" for name, value in changes.items())
+    is_argument = setup.framework == "transformers" and _are_training_arguments(changes)
+    names = {name: _training_argument(name) if is_argument else name for name in changes}
+    return ", ".join(f"{names[name]}={value}" for name, value in changes.items())
 
 
 def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], dataset: str, collate: str) -> str:

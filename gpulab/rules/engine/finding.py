@@ -101,11 +101,18 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSettings:
-    """New arguments of a call `DataLoader(dataset, ...)`; code cannot change a DataLoader that no variable holds."""
+    """New arguments of a call `DataLoader(dataset, ...)`; code cannot change a DataLoader that no variable holds.
+
+    Where a framework holds it, they are arguments of the only such call, or of the only one in a function, or of
+    another call: `TrainingArguments(...)`.
+    """
 
     arguments: Mapping[str, int | bool]
     dropped: tuple[str, ...]  # arguments that must go with these
-    dataset: str | None  # the variable that the call gets; None if it creates its dataset
+    dataset: str | None = None  # the variable that the call gets; None if it creates its dataset
+    call: str = "DataLoader"
+    any_dataset: bool = False  # the dataset of the call is unknown
+    function: str = ""  # that has the call, if there are several
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,9 +43,9 @@ class RedirectedFiles:
         library.PyTorchFileReader = self._reading(library.PyTorchFileReader)
 
     def redirect_safetensors(self) -> None:
-        """Redirect the files that safetensors writes. For good."""
-        module: Any = sys.modules["safetensors.torch"]
-        original = module.serialize_file
+        """Redirect the files that safetensors reads and writes. For good."""
+        module: Any = sys.modules["safetensors"]
+        original, module.safe_open = module.serialize_file, self._reading(module.safe_open)
 
         def redirected(tensors: Any, filename: Any, *arguments: Any, **options: Any) -> Any:
             return original(tensors, self._new(filename), *arguments, **options)
