@@ -7,6 +7,7 @@ run_command        gpulab run: record a program
 program            run a script or a module as `python` would
 script_trial       gpulab fix: measure the fixes of a script
 script_runner      run variants of a script for some seconds
+local_files        the files that a script imports from its own folder
 trial_process      one such run: a process of its own
 torch_import       call a function as soon as the program has imported PyTorch
 result_folder      where the recordings of a job are written, and who has finished

@@ -23,6 +23,7 @@ from gpulab.errors import CaptureError
 from gpulab.files import load
 from gpulab.run import Run
 from gpulab.trial.cell_runner import least_steps, too_short
+from gpulab.trial.program_code import ProgramCode
 from gpulab.wording import count, duration
 
 _MAX_FACTOR, _END_S = 10, 120.0  # of the seconds of a trial, and for the end of a process
@@ -45,8 +46,6 @@ class ScriptRunner:
     not `protected`.
     """
 
-    noun = "script"
-
     def __init__(self, program: Program, seconds: float, *, protected: bool) -> None:
         self._refused, self._changed = list[str](), list[str]()
         self.isolation = "each in a process of its own, which changes no files" if protected else "unprotected"
@@ -62,23 +61,25 @@ class ScriptRunner:
         discarded = [("discarded", f"what it wrote: {', '.join(names[:_MOST_NAMES])}{more}")] if names else []
         return (*([("refused", "; ".join(self._refused))] if self._refused else []), *discarded)
 
-    def record(self, program: ast.Module, name: str, fix_for: str = "") -> Run:
+    def record(self, program: ProgramCode, name: str, fix_for: str = "") -> Run:
         """Run a variant and return its recording. Raises CaptureError if it fails, or if no step is detected."""
         run, result = self.run(program, name, fix_for)
         steps = find_steps(run)
         if int(steps.unprofiled.sum()) < least_steps(steps):
-            raise too_short(steps, self.noun, longer_s=3 * self._seconds if result.ended_early else None)
+            raise too_short(steps, program.noun, longer_s=3 * self._seconds if result.ended_early else None)
         return run
 
-    def run(self, program: ast.Module, name: str, fix_for: str = "", level: str = "sensors") -> tuple[Run, TrialResult]:
+    def run(
+        self, program: ProgramCode, name: str, fix_for: str = "", level: str = "sensors"
+    ) -> tuple[Run, TrialResult]:
         """Run a variant and return its recording of any length, and how it ended. Raises CaptureError if it fails."""
         with temporary_folder() as folder:
             (folder / TEMPORARY).mkdir()
             direct = tuple(_caches()) if self._protected else None
-            code = marshal.dumps(compile(program, self._path, "exec", dont_inherit=True))
             job = TrialJob(
                 program=self._program,
-                code=code,
+                code=_compiled(program.main, self._path),
+                changed_files={path: _compiled(program.files[path], path) for path in program.changed},
                 name=name,
                 level=level,
                 seconds=self._seconds,
@@ -127,6 +128,10 @@ class ScriptRunner:
                 _end_group(process)
             errors.seek(0)
             return errors.read().decode(errors="replace")
+
+
+def _compiled(tree: ast.Module, path: str) -> bytes:
+    return marshal.dumps(compile(tree, path, "exec", dont_inherit=True))
 
 
 def _folders_of(path: str) -> list[str]:

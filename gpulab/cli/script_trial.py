@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpulab.capture.job_rank import launched_rank
+from gpulab.cli.local_files import local_files
 from gpulab.cli.program import Program
 from gpulab.cli.script_runner import ScriptRunner
 from gpulab.errors import CaptureError
@@ -18,6 +19,7 @@ from gpulab.rules.engine.pasted_names import fixes_to_try
 from gpulab.run import Run
 from gpulab.trial.all_fixes import REPEATS, AllFixes, measured_fixes
 from gpulab.trial.fix_trial import require_times_of_this_machine
+from gpulab.trial.program_code import ProgramCode
 from gpulab.views.report.headline import headline
 from gpulab.wording import count, did_you_mean, duration
 
@@ -53,7 +55,9 @@ def try_fixes_of_script(options: FixOptions, announce: Callable[[str], None]) ->
         tree = ast.parse(source, path)
     except SyntaxError as problem:
         raise CaptureError(f"{program.name!r} does not compile.", why=str(problem), fix="correct this line") from None
-    diagnosis = diagnose(_recording(options, tree, announce))
+    folder = Path.cwd() if program.is_module else Path(path).parent
+    code = ProgramCode(tree, "script", local_files(Path(path), tree, folder))
+    diagnosis = diagnose(_recording(options, code, announce))
     findings = _findings(diagnosis, options.rule)
     least_s = REPEATS * options.seconds * (1 + len(findings))
     announce(
@@ -63,17 +67,17 @@ def try_fixes_of_script(options: FixOptions, announce: Callable[[str], None]) ->
         f"{count(REPEATS * (1 + len(findings)), 'start')} of the script"
     )
     runner = ScriptRunner(program, options.seconds, protected=options.protected)
-    return measured_fixes(diagnosis, findings, tree, {}, lambda _: runner, seconds=options.seconds, repeats=REPEATS)
+    return measured_fixes(diagnosis, findings, code, {}, lambda _: runner, seconds=options.seconds, repeats=REPEATS)
 
 
-def _recording(options: FixOptions, tree: ast.Module, announce: Callable[[str], None]) -> Run:
+def _recording(options: FixOptions, code: ProgramCode, announce: Callable[[str], None]) -> Run:
     """Return the recording whose fixes are tried; without one, record the script for some seconds."""
     if options.recording is None:
         announce(
             f"gpulab: records {options.program.name} for about {duration(1e9 * _RECORDED_S)} after its first steps"
         )
         runner = ScriptRunner(options.program, _RECORDED_S, protected=options.protected)
-        return runner.run(tree, options.program.title, level="trace")[0]
+        return runner.run(code, options.program.title, level="trace")[0]
     loaded = load(options.recording, progress=False)
     if not isinstance(loaded, Run):
         raise CaptureError(

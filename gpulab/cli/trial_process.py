@@ -13,9 +13,13 @@ import os
 import pickle
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from gpulab.cli.program import Program
 from gpulab.cli.torch_import import TORCH, call_after_import
@@ -39,6 +43,7 @@ class TrialJob:
 
     program: Program
     code: bytes  # of the program, with a fix or without; `marshal` reads it
+    changed_files: Mapping[str, bytes]  # the code of files that it imports, with a fix, by path
     name: str  # of the recording
     level: str
     seconds: float  # after the first steps
@@ -94,6 +99,8 @@ def run_job(job: TrialJob) -> TrialResult:
     error, overlay, kernel_refuses = "", None, False
     with contextlib.ExitStack() as stack:
         call_after_import(TORCH, recording.start)
+        if job.changed_files:
+            stack.enter_context(_changed_modules(job.changed_files))
         if job.direct is not None:
             direct = (*job.direct, job.folder, *_DEVICES)
             (job.folder / "files").mkdir()
@@ -118,6 +125,20 @@ def run_job(job: TrialJob) -> TrialResult:
         changed=[] if overlay is None else overlay.changed,
         kernel_refuses=kernel_refuses,
     )
+
+
+@contextlib.contextmanager
+def _changed_modules(files: Mapping[str, bytes]) -> Iterator[None]:
+    """Import these files with other code."""
+    original = SourceFileLoader.get_code
+    codes = {os.path.realpath(path): code for path, code in files.items()}
+
+    def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+        code = codes.get(os.path.realpath(loader.get_filename(fullname)))
+        return original(loader, fullname) if code is None else marshal.loads(code)
+
+    with patch.object(SourceFileLoader, "get_code", get_code):
+        yield
 
 
 def main(path: str) -> None:

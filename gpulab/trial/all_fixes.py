@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import math
 from collections.abc import Callable, Sequence
@@ -14,11 +13,11 @@ from gpulab.rules import Diagnosis, Finding
 from gpulab.rules.engine.pasted_names import fixes_to_try
 from gpulab.rules.engine.phrases import sentences
 from gpulab.trial.cell_runner import CellRunner, parse_cell
-from gpulab.trial.fix_placement import names_read, place_fix, replaced_names
+from gpulab.trial.fix_placement import names_read, replaced_names
 from gpulab.trial.fix_table import all_fixes_sheet
 from gpulab.trial.fix_trial import require_times_of_this_machine
 from gpulab.trial.object_copies import ObjectCopies
-from gpulab.trial.placed_fix import PlacedFix
+from gpulab.trial.program_code import ProgramCode
 from gpulab.trial.rounds import Quiet, Rounds, Runner, Variant
 from gpulab.trial.tried_fix import TriedFix
 from gpulab.views.sheet.view import View
@@ -71,9 +70,11 @@ def try_all_fixes(
     return measured_fixes(
         diagnosis,
         findings_to_try(diagnosis),
-        parse_cell(cell),
+        ProgramCode(parse_cell(cell)),
         namespace,
-        lambda names: CellRunner(ObjectCopies(names, namespace), namespace, seconds, quiet),
+        lambda codes: CellRunner(
+            ObjectCopies(set().union(*(names_read(code.main) for code in codes)), namespace), namespace, seconds, quiet
+        ),
         seconds=seconds,
         repeats=repeats,
     )
@@ -82,35 +83,35 @@ def try_all_fixes(
 def measured_fixes(
     diagnosis: Diagnosis,
     findings: Sequence[Finding],
-    tree: ast.Module,
+    program: ProgramCode,
     namespace: dict[str, Any],
-    new_runner: Callable[[set[str]], Runner],
+    new_runner: Callable[[Sequence[ProgramCode]], Runner],
     *,
     seconds: float,
     repeats: int,
 ) -> AllFixes:
     """Run a program `repeats` times unchanged and with each of these fixes, in turn; then with all that help together.
 
-    `new_runner`: creates what runs it, for the variables that the program and the fixes read. For the rest, see
-    `try_all_fixes`.
+    `new_runner`: creates what runs the program, unchanged and with a fix. For the rest, see `try_all_fixes`.
     """
     variants, without = list[Variant](), list[TriedFix]()
     for finding in findings:
         work_ratio = finding.gain.work_ratio if finding.gain else 1.0
         try:
-            fix = place_fix(tree, finding, namespace)
+            code, place = program.with_fix(finding, namespace)
         except CaptureError as error:
             without.append(TriedFix(finding=finding, error=error))
         else:
             name = ".".join(filter(None, (finding.rule, finding.alternative)))
-            variants.append(Variant(name=name, finding=finding, fix=fix, work_ratio=work_ratio))
-    names = names_read(tree).union(*(names_read(variant.fix.cell) for variant in variants))
-    runner = new_runner(names)
-    rounds = Rounds(runner, diagnosis.run.name, tree, repeats)
+            variants.append(Variant(name=name, finding=finding, code=code, place=place, work_ratio=work_ratio))
+    runner = new_runner([program, *(variant.code for variant in variants)])
+    rounds = Rounds(runner, diagnosis.run.name, program, repeats)
     fixes = tuple(sorted([*rounds.tried(variants), *without], key=_order))
-    joint = _joint_variant(tree, [fix for fix in fixes if fix.helps], namespace)
+    joint = _joint_variant(program, [fix for fix in fixes if fix.helps], namespace)
     together = rounds.tried([joint])[0] if joint else None
-    sheet = all_fixes_sheet(diagnosis, fixes, together, seconds=seconds, repeats=repeats, runner=runner)
+    sheet = all_fixes_sheet(
+        diagnosis, fixes, together, seconds=seconds, repeats=repeats, noun=program.noun, runner=runner
+    )
     return AllFixes(sheet, fixes=fixes, together=together)
 
 
@@ -124,15 +125,15 @@ def _labelled_code(fix: TriedFix) -> str:
     return f"# {fix.finding.label}{place}:\n{fix.finding.fix}"
 
 
-def _joint_variant(tree: ast.Module, fixes: list[TriedFix], namespace: dict[str, Any]) -> Variant | None:
-    """Return the cell with all these fixes, without those that replace the object of a faster one; None for one."""
-    cell, replaced, used = tree, set[str](), list[TriedFix]()
+def _joint_variant(program: ProgramCode, fixes: list[TriedFix], namespace: dict[str, Any]) -> Variant | None:
+    """Return the program with all these fixes, without those that replace the object of a faster one; None for one."""
+    code, replaced, used = program, set[str](), list[TriedFix]()
     for fix in fixes:
         changed = replaced_names(fix.finding.fix)
         if changed & replaced or fix.finding.rule in {each.finding.rule for each in used}:
             continue
         with contextlib.suppress(CaptureError):  # it cannot follow the others: it is in the table, measured alone
-            cell = place_fix(cell, fix.finding, namespace).cell
+            code, _ = code.with_fix(fix.finding, namespace)
             used.append(fix)
             replaced |= changed
     if len(used) < 2:
@@ -147,4 +148,4 @@ def _joint_variant(tree: ast.Module, fixes: list[TriedFix], namespace: dict[str,
         gain=None,
     )
     work_ratio = math.prod(fix.work_ratio for fix in used)
-    return Variant(name="together", finding=finding, fix=PlacedFix(cell), work_ratio=work_ratio)
+    return Variant(name="together", finding=finding, code=code, work_ratio=work_ratio)

@@ -18,6 +18,7 @@ from gpulab.run import Run
 from gpulab.trial.effects.file_guard import FileGuard
 from gpulab.trial.object_copies import ObjectCopies
 from gpulab.trial.preserved_state import preserved_settings, preserved_variables
+from gpulab.trial.program_code import ProgramCode
 from gpulab.trial.refusal import COMPARE_YOURSELF
 from gpulab.trial.timed_run import MAX_STARTUP_S, TimedRun
 from gpulab.wording import count, duration
@@ -45,7 +46,7 @@ def parse_cell(cell: str) -> ast.Module:
 class CellRunner:
     """Runs variants of a cell, with the output hidden and all variables restored."""
 
-    noun, isolation = "cell", "on copies of the variables"
+    isolation = "on copies of the variables"
 
     def __init__(
         self,
@@ -62,12 +63,12 @@ class CellRunner:
         """What the cell was not allowed to do, as labelled lines."""
         return (("refused", "; ".join(self.refused)),) if self.refused else ()
 
-    def record(self, program: ast.Module, name: str, fix_for: str = "") -> Run:
+    def record(self, program: ProgramCode, name: str, fix_for: str = "") -> Run:
         """Run a variant and return its recording. Raises CaptureError if it fails, or if no step is detected.
 
         `fix_for`: the fix that the variant contains; "" for the unchanged cell.
         """
-        code = compile(program, "<cell>", "exec")
+        code = compile(program.main, "<cell>", "exec")
         session = Session(name, level="sensors")
         session.start()
         try:
@@ -79,7 +80,7 @@ class CellRunner:
         gc.collect()  # ends the workers of its DataLoaders
         steps = find_steps(run)
         if int(steps.unprofiled.sum()) < least_steps(steps):
-            raise too_short(steps, self.noun, longer_s=3 * self._seconds if ended_early else None)
+            raise too_short(steps, program.noun, longer_s=3 * self._seconds if ended_early else None)
         return run
 
     def _run(self, code: CodeType, session: Session, fix_for: str) -> bool:

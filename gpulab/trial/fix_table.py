@@ -20,13 +20,14 @@ def all_fixes_sheet(
     *,
     seconds: float,
     repeats: int,
+    noun: str,
     runner: Runner,
 ) -> Sheet:
-    """Return the sheet. `fixes`: the fastest first. `runner`: what ran them, and what it refused."""
+    """Return the sheet. `fixes`: the fastest first. `noun`: what was run, a cell or a script. `runner`: what ran it."""
     best = best_of(fixes, together)
-    blocks: list[Block] = [_answer(fixes, best, together, runner.noun)]
+    blocks: list[Block] = [_answer(fixes, best, together, noun)]
     if any(fix.comparison for fix in fixes):
-        blocks.append(_table(fixes, together, runner.noun))
+        blocks.append(_table(fixes, together, noun))
     blocks.append(Facts(tuple(_facts(seconds, repeats, runner))))
     not_tried = tuple(_not_tried(diagnosis, [*fixes, *([together] if together else [])]))
     if not_tried:

@@ -15,6 +15,7 @@ from gpulab.trial.cell_runner import CellRunner, parse_cell
 from gpulab.trial.fix_placement import names_read, place_fix
 from gpulab.trial.object_copies import ObjectCopies
 from gpulab.trial.placed_fix import PlacedFix
+from gpulab.trial.program_code import ProgramCode
 from gpulab.trial.refusal import COMPARE_YOURSELF
 from gpulab.trial.rounds import Quiet, Rounds, Variant
 from gpulab.views.compare.comparison import comparison_blocks
@@ -95,7 +96,8 @@ def try_fix(
     tree = parse_cell(cell)
     fix = place_fix(tree, finding, namespace)
     runner = CellRunner(ObjectCopies(names_read(fix.cell) | names_read(tree), namespace), namespace, seconds, quiet)
-    tried = Rounds(runner, name, tree, repeats).tried([Variant(name="fixed", finding=finding, fix=fix)])[0]
+    variant = Variant(name="fixed", finding=finding, code=ProgramCode(fix.cell))
+    tried = Rounds(runner, name, ProgramCode(tree), repeats).tried([variant])[0]
     if tried.comparison is None:
         assert tried.error is not None
         raise tried.error

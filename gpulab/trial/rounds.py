@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from gpulab.errors import CaptureError
 from gpulab.questions import compare
 from gpulab.rules import Finding
 from gpulab.run import Run
-from gpulab.trial.placed_fix import PlacedFix
+from gpulab.trial.program_code import ProgramCode
 from gpulab.trial.tried_fix import TriedFix
 
 _MORE_REPEATS = 2  # if the runs differ without a clear result: other programs may have disturbed one
@@ -25,14 +24,13 @@ Quiet = Callable[[], AbstractContextManager[Any]]
 class Runner(Protocol):
     """Runs a program for some seconds, without effects that last."""
 
-    noun: str  # what the program is: "cell"
     isolation: str  # why it has no effects: "on copies of the variables"
 
     @property
     def effects(self) -> tuple[tuple[str, str], ...]:
         """What the program was not allowed to do, as labelled lines."""
 
-    def record(self, program: ast.Module, name: str, fix_for: str = "") -> Run:
+    def record(self, program: ProgramCode, name: str, fix_for: str = "") -> Run:
         """Run a variant and return its recording. Raises CaptureError if it fails, or if no step is detected.
 
         `fix_for`: the fix that the variant contains; "" for the unchanged program.
@@ -41,18 +39,19 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A cell with the fix of a finding. `name`: of its runs, after that of the run whose fix it is."""
+    """A program with the fix of a finding. `name`: of its runs, after that of the run whose fix it is."""
 
     name: str
     finding: Finding
-    fix: PlacedFix
+    code: ProgramCode
+    place: str = ""  # where the fix is
     work_ratio: float = 1.0  # work in a step with the fix / without
 
 
 class Rounds:
-    """Runs each variant as often as the unchanged cell, and in turn, so that other programs slow all of them."""
+    """Runs each variant as often as the unchanged program, and in turn, so that other programs slow all of them."""
 
-    def __init__(self, runner: Runner, run_name: str, unchanged: ast.Module, repeats: int) -> None:
+    def __init__(self, runner: Runner, run_name: str, unchanged: ProgramCode, repeats: int) -> None:
         self._runner, self._run_name, self._unchanged, self._repeats = runner, run_name, unchanged, repeats
 
     def tried(self, variants: Sequence[Variant]) -> list[TriedFix]:
@@ -68,7 +67,7 @@ class Rounds:
                 for variant in pending:
                     earlier = runs.setdefault(variant.name, [])
                     try:
-                        run = self._record(variant.fix.cell, variant.name, len(earlier), variant.finding.label)
+                        run = self._record(variant.code, variant.name, len(earlier), variant.finding.label)
                     except CaptureError as error:
                         errors[variant.name] = error
                     else:
@@ -80,14 +79,14 @@ class Rounds:
                 finding=variant.finding,
                 comparison=None if variant.name in errors else _compared(unchanged, runs[variant.name], variant),
                 error=errors.get(variant.name),
-                place=variant.fix.place_in(self._runner.noun),
+                place=variant.place,
                 work_ratio=variant.work_ratio,
             )
             for variant in variants
         ]
 
-    def _record(self, cell: ast.Module, name: str, earlier: int, fix_for: str = "") -> Run:
-        run = self._runner.record(cell, f"{self._run_name}.{name}", fix_for)
+    def _record(self, code: ProgramCode, name: str, earlier: int, fix_for: str = "") -> Run:
+        run = self._runner.record(code, f"{self._run_name}.{name}", fix_for)
         return replace(run, name=f"{name} {earlier + 1}")
 
 

@@ -7,15 +7,18 @@ import io
 import subprocess
 import sys
 from contextlib import redirect_stderr
+from dataclasses import replace
 
 import pytest
 
 from gpulab import store
+from gpulab.cli.local_files import local_files
 from gpulab.cli.main import main
 from gpulab.cli.program import Program, ProgramNotFoundError
 from gpulab.cli.script_runner import ScriptRunner
 from gpulab.cli.script_trial import FixOptions, try_fixes_of_script
 from gpulab.errors import CaptureError
+from gpulab.trial.program_code import ProgramCode
 from gpulab.views.terminal import terminal_text
 
 TRAINING = '''
@@ -50,7 +53,7 @@ def main():
                 torch.save(model.state_dict(), out / "model.pt")
                 model.load_state_dict(torch.load(out / "model.pt"))
                 Path("old.txt").write_text("changed")
-                assert sorted(path.name for path in Path.cwd().iterdir()) == ["old.txt", "out", "train.py"]
+                assert {"old.txt", "out", "train.py"} <= {path.name for path in Path.cwd().iterdir()}
     print("the end", sys.argv[1:])
 
 if __name__ == "__main__":
@@ -73,6 +76,10 @@ def runner(seconds=0.3, **options):
     return ScriptRunner(Program("train.py", ("--epochs", "3")), seconds, **{"protected": True, **options})
 
 
+def parsed(code):
+    return ProgramCode(ast.parse(code), "script")
+
+
 def unchanged(folder):
     names = sorted(path.name for path in folder.iterdir())
     return names == ["old.txt", "train.py"] and (folder / "old.txt").read_text() == "old"
@@ -80,7 +87,7 @@ def unchanged(folder):
 
 def test_a_run_records_the_script_and_changes_no_file(project):
     tried = runner()
-    run, result = tried.run(ast.parse(TRAINING), "train", level="trace")
+    run, result = tried.run(parsed(TRAINING), "train", level="trace")
     assert (run.name, run.loaders[0].dataset, run.loaders[0].name) == ("train", "Waiting", "loader")
     assert len(run.mark_rows) > 40
     assert {"out", "model.pt", "old.txt"} <= {path.rpartition("/")[2] for path in result.changed}
@@ -90,7 +97,7 @@ def test_a_run_records_the_script_and_changes_no_file(project):
 
 @pytest.mark.full
 def test_each_fix_is_measured_and_the_script_stays_as_it_is(project, tmp_path):
-    run, _ = runner(1.0).run(ast.parse(TRAINING), "train", level="trace")
+    run, _ = runner(1.0).run(parsed(TRAINING), "train", level="trace")
     recording = store.save(run, tmp_path / "run.gpulab")
     lines = []
     options = FixOptions(program=Program("train.py", ()), recording=recording, rule="no_workers", seconds=0.3)
@@ -106,7 +113,7 @@ def test_each_fix_is_measured_and_the_script_stays_as_it_is(project, tmp_path):
 
 def test_without_protection_the_script_writes_as_ever(project):
     tried = runner(protected=False)
-    tried.run(ast.parse(TRAINING), "train")
+    tried.run(parsed(TRAINING), "train")
     assert (project / "out" / "model.pt").exists()
     assert not tried.effects
 
@@ -123,7 +130,7 @@ def test_without_protection_the_script_writes_as_ever(project):
 def test_a_script_that_fails_says_why(project, line, problem, why):
     code = TRAINING.replace('    out = Path("out")\n', f"    {line}\n")
     with pytest.raises(CaptureError) as error:
-        runner().run(ast.parse(code), "train")
+        runner().run(parsed(code), "train")
     assert problem in error.value.problem
     assert why in error.value.why
     assert "--no-protection" in error.value.fix
@@ -131,7 +138,7 @@ def test_a_script_that_fails_says_why(project, line, problem, why):
 
 def test_a_fix_that_fails_is_named(project):
     with pytest.raises(CaptureError, match="failed with the fix for no_workers"):
-        runner().run(ast.parse("import torch\n1 / 0"), "train", "no_workers")
+        runner().run(parsed("import torch\n1 / 0"), "train", "no_workers")
 
 
 @pytest.mark.parametrize(
@@ -170,3 +177,18 @@ def test_the_command_is_explained():
         [sys.executable, "-m", "gpulab", "fix", "--help"], capture_output=True, text=True, check=True, timeout=120
     )
     assert "gpulab fix [options] (SCRIPT | -m MODULE)" in done.stdout
+
+
+def test_a_file_that_the_script_imports_may_have_the_fix(project):
+    (project / "loop.py").write_text(TRAINING.replace('if __name__ == "__main__":\n    main()', ""))
+    script = "import loop\nloop.main()\n"
+    (project / "train.py").write_text(script)
+    code = ProgramCode(ast.parse(script), "script", local_files(project / "train.py", ast.parse(script), project))
+    path = str(project / "loop.py")
+    assert set(code.files) == {path}
+    text = (project / "loop.py").read_text()
+    changed = ast.parse(text.replace("DataLoader(Waiting(), ", "DataLoader(Waiting(), num_workers=1, "))
+    run, _ = runner().run(replace(code, files={path: changed}, changed=frozenset({path})), "train")
+    assert run.loaders[0].workers == 1
+    run, _ = runner().run(code, "train")
+    assert run.loaders[0].workers == 0
