@@ -57,9 +57,7 @@ class Program:
         if not self.is_module:
             path = Path(self.name).absolute()
             return str(path), _content(path, self.name)
-        origin = _find_module(self.name)[0].origin
-        if origin is None or not origin.endswith(".py"):
-            raise _no_module(self.name, "it is not a Python file")
+        origin = _file_of_module(self.name)
         return origin, _content(Path(origin), origin)
 
     def _run_script(self, changed: CodeType | None) -> None:
@@ -144,6 +142,27 @@ def _new_main() -> ModuleType:
 
 def _execute(code: CodeType, main: ModuleType) -> None:
     exec(code, main.__dict__)
+
+
+def _file_of_module(name: str) -> str:
+    """Return the file of a module that `python -m` would run, without importing the packages above it."""
+    path, spec = [str(Path.cwd()), *sys.path], None
+    for part in _with_packages(name):
+        spec = importlib.machinery.PathFinder.find_spec(part, path)
+        if spec is None:
+            raise _no_module(name, f"No module named {part!r}")
+        path = list(spec.submodule_search_locations or ())
+    if spec is not None and spec.submodule_search_locations is not None:
+        return _file_of_module(f"{name}.__main__")
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise _no_module(name, "it is not a Python file")
+    return spec.origin
+
+
+def _with_packages(name: str) -> list[str]:
+    """Return "a", "a.b", "a.b.c" for "a.b.c"."""
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
 
 
 def _find_module(name: str) -> tuple[importlib.machinery.ModuleSpec, CodeType]:

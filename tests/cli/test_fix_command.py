@@ -159,10 +159,18 @@ def test_a_wrong_command_says_what_to_do(project, arguments, why):
     assert "fix:" in shown.getvalue()
 
 
-def test_only_a_file_of_python_code_has_a_source(tmp_path, monkeypatch):
-    assert Program("json.tool", (), is_module=True).source()[0].endswith("tool.py")
-    with pytest.raises(ProgramNotFoundError):
-        Program("math", (), is_module=True).source()
+def test_the_source_of_a_module_is_read_without_importing_it(project):
+    package = project / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit")
+    (package / "__main__.py").write_text("1")
+    for name, file in (("package", "__main__.py"), ("package.__init__", "__init__.py"), ("json.tool", "tool.py")):
+        path, content = Program(name, (), is_module=True).source()
+        assert path.endswith(file)
+        assert content
+    for name in ("math", "package.none", "none"):
+        with pytest.raises(ProgramNotFoundError):
+            Program(name, (), is_module=True).source()
 
 
 def test_ranks_are_not_tried(project, monkeypatch):
