@@ -37,8 +37,8 @@ def run_report(options: Namespace) -> Output:
 
 def run_fix(options: Namespace) -> Output:
     """Measure the fixes of a script, and return the table of them, with the code of the fastest."""
+    from gpulab.cli.fix.script_trial import FixOptions, try_fixes_of_script
     from gpulab.cli.program import program_of
-    from gpulab.cli.script_trial import FixOptions, try_fixes_of_script
     from gpulab.views.terminal import terminal_text
 
     view = try_fixes_of_script(

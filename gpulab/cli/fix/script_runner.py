@@ -17,8 +17,8 @@ from pathlib import Path
 
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.capture.protection.temporary_folder import temporary_folder
+from gpulab.cli.fix.trial_process import MAX_STARTUP_S, RECORDING, RESULT, TEMPORARY, TrialJob, TrialResult
 from gpulab.cli.program import Program
-from gpulab.cli.trial_process import MAX_STARTUP_S, RECORDING, RESULT, TEMPORARY, TrialJob, TrialResult
 from gpulab.errors import CaptureError
 from gpulab.files import load
 from gpulab.run import Run
@@ -103,7 +103,7 @@ class ScriptRunner:
         """Run the job to its end, and return what the process printed on stderr."""
         path = job.folder / "job"
         path.write_bytes(pickle.dumps(job))
-        command = [sys.executable, "-m", "gpulab.cli.trial_process", str(path)]
+        command = [sys.executable, "-m", "gpulab.cli.fix.trial_process", str(path)]
         environment = {**os.environ, "TMPDIR": str(job.folder / TEMPORARY), **(_OFFLINE if self._protected else {})}
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_inductor_cache()))
         limit_s = MAX_STARTUP_S + _MAX_FACTOR * job.seconds + _END_S

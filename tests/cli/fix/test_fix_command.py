@@ -12,11 +12,11 @@ from dataclasses import replace
 import pytest
 
 from gpulab import store
-from gpulab.cli.local_files import local_files
+from gpulab.cli.fix.local_files import local_files
+from gpulab.cli.fix.script_runner import ScriptRunner
+from gpulab.cli.fix.script_trial import FixOptions, try_fixes_of_script
 from gpulab.cli.main import main
 from gpulab.cli.program import Program, ProgramNotFoundError
-from gpulab.cli.script_runner import ScriptRunner
-from gpulab.cli.script_trial import FixOptions, try_fixes_of_script
 from gpulab.errors import CaptureError
 from gpulab.trial.program_code import ProgramCode
 from gpulab.views.terminal import terminal_text

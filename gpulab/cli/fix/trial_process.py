@@ -1,16 +1,18 @@
 """One run of a script in a trial: a process of its own, which records some seconds and leaves nothing behind.
 
-`python -m gpulab.cli.trial_process FILE`, started by script_runner.
+`python -m gpulab.cli.fix.trial_process FILE`, started by script_runner.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import marshal
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 
 MAX_STARTUP_S = 300.0  # until the first step: imports, data and models of a script take their time
 RECORDING, RESULT, TEMPORARY = "run.gpulab", "result.json", "tmp"
-_DEVICES = (Path("/dev"), Path("/proc"))
+# Of CUDA, as is the folder of its Multi-Process Service.
+_DEVICES = (Path("/dev"), Path("/proc"), Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")))
+_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +145,15 @@ def _changed_modules(files: Mapping[str, bytes]) -> Iterator[None]:
         yield
 
 
+def _end_with_parent() -> None:
+    """Let Linux end this process if the one that started it is killed."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
 def main(path: str) -> None:
     """Run the job of this file, write the result, and end without what the program has left to do at exit."""
+    _end_with_parent()
     job: TrialJob = pickle.loads(Path(path).read_bytes())
     tempfile.tempdir = str(job.folder / TEMPORARY)
     result = run_job(job)
@@ -154,6 +165,6 @@ def main(path: str) -> None:
 
 if __name__ == "__main__":
     # By its name, so that the job is unpickled as an object of this module, not of __main__, which the program becomes.
-    from gpulab.cli.trial_process import main as run_main
+    from gpulab.cli.fix.trial_process import main as run_main
 
     run_main(sys.argv[1])

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpulab.capture.job_rank import launched_rank
-from gpulab.cli.local_files import local_files
+from gpulab.cli.fix.local_files import local_files
+from gpulab.cli.fix.script_runner import ScriptRunner
 from gpulab.cli.program import Program
-from gpulab.cli.script_runner import ScriptRunner
 from gpulab.errors import CaptureError
 from gpulab.files import load
 from gpulab.questions import diagnose

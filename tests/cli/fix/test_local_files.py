@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.cli.local_files import local_files
+from gpulab.cli.fix.local_files import local_files
 from gpulab.errors import CaptureError
 from gpulab.rules.engine.finding import Finding
 from gpulab.trial.program_code import ProgramCode
