@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpulab.cli.output import Output
-from gpulab.errors import RunError
+from gpulab.errors import GpulabError, RunError
 from gpulab.run import Run
 from gpulab.wording import count, plural
 
@@ -51,9 +51,12 @@ def run_fix(options: Namespace) -> Output:
         ),
         _announce,
     )
-    if options.save is not None:
-        view.save(options.save)
-    return Output(terminal_text(view))
+    text = terminal_text(view)
+    try:
+        saved = "" if options.save is None else f"\nsaved {view.save(options.save)}"
+    except (GpulabError, OSError) as problem:  # what was measured is not lost
+        return Output(f"{text}\n\ngpulab: not saved: {problem}", 2)
+    return Output(text + saved)
 
 
 def _announce(text: str) -> None:

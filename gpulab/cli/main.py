@@ -14,7 +14,7 @@ from gpulab.errors import GpulabError
 if TYPE_CHECKING:
     from gpulab.cli.output import Output
 
-USAGE_ERROR = 2
+USAGE_ERROR, INTERRUPTED = 2, 130
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,6 +33,9 @@ def main(arguments: Sequence[str]) -> int:
         output = _command(options)(options)
     except GpulabError as problem:
         return _usage_error(problem)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ngpulab: interrupted\n")
+        return INTERRUPTED
     sys.stdout.write(f"{output.text}\n")
     return output.status
 

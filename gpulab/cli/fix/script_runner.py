@@ -23,11 +23,13 @@ from gpulab.errors import CaptureError
 from gpulab.files import load
 from gpulab.run import Run
 from gpulab.trial.cell_runner import least_steps, too_short
+from gpulab.trial.effects.program_guard import REFUSAL
 from gpulab.trial.program_code import ProgramCode
 from gpulab.wording import count, duration
 
 _MAX_FACTOR, _END_S = 10, 120.0  # of the seconds of a trial, and for the end of a process
 _LAST_LINES, _MOST_NAMES = 3, 4
+_WHILE_RECORDED = "while it was recorded"
 # Trackers would report the run to a server; hubs are asked for what is there already.
 _OFFLINE = {
     "WANDB_MODE": "disabled",
@@ -86,21 +88,51 @@ class ScriptRunner:
                 folder=folder,
                 direct=direct,
             )
-            output = self._output_of(job)
+            status, output = self._ended(job)
             result = _read(folder / RESULT)
             if result is None or result.error or result.without_steps or not (folder / RECORDING).exists():
-                raise _failure(result, output, fix_for)
+                raise self._failure(result, status, output, fix_for or (level != "sensors" and _WHILE_RECORDED) or "")
             self._note(result)
             run = load(folder / RECORDING, progress=False)
         assert isinstance(run, Run)
         return run, result
 
+    def _failure(self, result: TrialResult | None, status: int, output: str, fix_for: str) -> CaptureError:
+        if result is not None and result.without_steps:
+            return CaptureError(
+                "The trial was stopped.",
+                why=f"no step was detected within {duration(MAX_STARTUP_S * 1e9)}",
+                fix="in a loop without a DataLoader and an optimizer, call gpulab.step() at the end of each iteration",
+            )
+        why = _reason(result, status, output)
+        if result is not None and result.refused and REFUSAL in result.error:
+            return CaptureError(
+                "This script cannot be tried.",
+                why=f"a trial must have no effects; {why}",
+                fix="switch that off by an argument of the script, or let it do that in each run: --no-protection",
+            )
+        if fix_for and fix_for != _WHILE_RECORDED:
+            return CaptureError(
+                f"The script failed with the fix for {fix_for}.", why=why, fix="adapt the fix to your code"
+            )
+        return CaptureError(
+            f"The script failed {fix_for or 'in a trial without the fix'}.", why=why, fix=self._advice(result)
+        )
+
+    def _advice(self, result: TrialResult | None) -> str:
+        check = f"check that it runs without input: gpulab run {self._program.command} < /dev/null"
+        if result is not None and not result.error:
+            return "gpulab measures programs that use PyTorch"
+        if not self._protected:
+            return check
+        return f"{check}. If it does, a trial keeps files or connections from it: --no-protection"
+
     def _note(self, result: TrialResult) -> None:
         self._refused += [each for each in result.refused if each not in self._refused]
         self._changed += [each for each in result.changed if each not in self._changed]
 
-    def _output_of(self, job: TrialJob) -> str:
-        """Run the job to its end, and return what the process printed on stderr."""
+    def _ended(self, job: TrialJob) -> tuple[int, str]:
+        """Run the job to its end; return the exit status of the process, and what it printed on stderr."""
         path = job.folder / "job"
         path.write_bytes(pickle.dumps(job))
         command = [sys.executable, "-m", "gpulab.cli.fix.trial_process", str(path)]
@@ -127,7 +159,7 @@ class ScriptRunner:
             finally:
                 _end_group(process)
             errors.seek(0)
-            return errors.read().decode(errors="replace")
+            return process.returncode, errors.read().decode(errors="replace")
 
 
 def _compiled(tree: ast.Module, path: str) -> bytes:
@@ -149,30 +181,16 @@ def _read(path: Path) -> TrialResult | None:
     return TrialResult(**json.loads(path.read_text())) if path.exists() else None
 
 
-def _failure(result: TrialResult | None, output: str, fix_for: str) -> CaptureError:
-    without_protection = "let it do what it does, several times: --no-protection"
-    if result is not None and result.refused:
-        return CaptureError(
-            "This script cannot be tried.",
-            why=f"a trial must have no effects, and the script tries to {result.refused[0]} and fails without: "
-            f"{result.error or 'there is no recording'}",
-            fix=f"switch that off by an argument of the script, or {without_protection}",
-        )
-    if result is not None and result.without_steps:
-        return CaptureError(
-            "The trial was stopped.",
-            why=f"no step was detected within {duration(MAX_STARTUP_S * 1e9)}",
-            fix="in a loop without a DataLoader and an optimizer, call gpulab.step() at the end of each iteration",
-        )
+def _reason(result: TrialResult | None, status: int, output: str) -> str:
+    """Return why a run left no recording."""
     lines = [line.strip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
-    why = result.error if result is not None and result.error else "; ".join(lines) or "it did not import PyTorch"
-    if fix_for:
-        return CaptureError(f"The script failed with the fix for {fix_for}.", why=why, fix="adapt the fix to your code")
-    return CaptureError(
-        "The script failed in a trial without the fix.",
-        why=why,
-        fix=f"check that it runs: gpulab run SCRIPT. Or {without_protection}",
-    )
+    if result is None:
+        end = f"signal {signal.Signals(-status).name}" if status < 0 else f"the status {status}"
+        return "; ".join([f"its process ended with {end}", *lines])
+    if not result.error:
+        return "it did not import PyTorch in its main thread"
+    exits = result.error.startswith("it exits")
+    return "; ".join([result.error, *lines[-1:]]) if exits else result.error
 
 
 def _caches() -> list[Path]:
@@ -180,7 +198,10 @@ def _caches() -> list[Path]:
     home = Path.home()
     variables = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
     folders = [Path(os.environ[name]) for name in variables if os.environ.get(name)]
-    return [*folders, home / ".cache", home / ".triton", home / ".nv", _inductor_cache()]
+    folders = [path for path in (*folders, home / ".cache", home / ".triton", home / ".nv") if path.exists()]
+    # Made here, because importing the profiler of PyTorch makes it.
+    _inductor_cache().mkdir(parents=True, exist_ok=True)
+    return [*folders, _inductor_cache()]
 
 
 def _inductor_cache() -> Path:

@@ -15,6 +15,7 @@ import pickle
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.machinery import SourceFileLoader
@@ -39,6 +40,8 @@ RECORDING, RESULT, TEMPORARY = "run.gpulab", "result.json", "tmp"
 # Of CUDA, as is the folder of its Multi-Process Service.
 _DEVICES = (Path("/dev"), Path("/proc"), Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")))
 _PARENT_DEATH_SIGNAL = 1  # of prctl
+_LONGEST = 300  # characters of an error
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +120,10 @@ def run_job(job: TrialJob) -> TrialResult:
         try:
             timed.run(lambda: job.program.run(marshal.loads(job.code)))
         except SystemExit as end:
-            error = "" if end.code in (None, 0) else f"it exits with the status {end.code}"
+            kind = "the message" if isinstance(end.code, str) else "the status"
+            error = "" if end.code in (None, 0) else f"it exits with {kind} {end.code}"
         except BaseException as problem:  # the program may raise anything
-            error = f"{type(problem).__name__}: {problem}"
+            error = _error_text(problem, job)
     recording.save()
     return TrialResult(
         error=error,
@@ -129,6 +133,18 @@ def run_job(job: TrialJob) -> TrialResult:
         changed=[] if overlay is None else overlay.changed,
         kernel_refuses=kernel_refuses,
     )
+
+
+def _error_text(problem: BaseException, job: TrialJob) -> str:
+    """Return what the program raised, and in which line of its own: the last outside of installed packages."""
+    text = " ".join(str(problem).replace(str(job.folder / "files"), "").split())
+    message = f"{type(problem).__name__}: {text[:_LONGEST]}{'...' if len(text) > _LONGEST else ''}"
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if _is_of_users(frame.filename)]
+    return f"{message} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else message
+
+
+def _is_of_users(path: str) -> bool:
+    return not any(part in path for part in ("site-packages", "dist-packages", _PACKAGE, os.__file__[:-5], "<"))
 
 
 @contextlib.contextmanager

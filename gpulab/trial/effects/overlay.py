@@ -7,6 +7,7 @@ for it, and the real one stays as it is.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import stat
@@ -14,11 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpulab.trial.effects.program_guard import RefusedChangeError
+from gpulab.trial.effects.program_guard import REFUSAL, RefusedChangeError
 
+_MOST_LINKS = 40  # as Linux
 _MAX_COPY_BYTES = 2 * 10**9  # of a file that the script changes in place
 # Bound here, because a trial replaces those of the modules.
-_lstat, _stat, _mkdir, _listdir, _open = os.lstat, os.stat, os.mkdir, os.listdir, open
+_lstat, _stat, _mkdir, _listdir, _readlink, _open = os.lstat, os.stat, os.mkdir, os.listdir, os.readlink, open
 
 
 class Overlay:
@@ -38,11 +40,27 @@ class Overlay:
         text = os.fsdecode(path)
         if folder is not None and not text.startswith("/"):
             text = f"{self.of_descriptor(folder)}/{text}"
-        return self._without_upper(os.path.abspath(text))
+        absolute = self.without_upper(os.path.abspath(text))
+        # A folder with two names is one: by a link, or as the current folder.
+        folder_name, name = os.path.split(absolute)
+        return os.path.join(_real_folder(folder_name), name) if name else absolute
 
     def of_descriptor(self, descriptor: int) -> str:
         """Return the path of an open folder."""
-        return self._without_upper(os.readlink(f"/proc/self/fd/{descriptor}"))
+        return self.without_upper(_readlink(f"/proc/self/fd/{descriptor}"))
+
+    def link_text(self, source: str, link: str) -> str:
+        """Return what a symbolic link contains: where its target is now. `link`: its path; `source`: what it names."""
+        target = os.path.abspath(os.path.join(os.path.dirname(link), source))
+        is_real = exists(target) and self.current(target) == target
+        if is_real or self.is_direct(target):
+            return target
+        return self._upper + target if source.startswith("/") else source
+
+    def is_real_descriptor(self, descriptor: int) -> bool:
+        """Whether an open file is a real one that the script must not change."""
+        path = _readlink(f"/proc/self/fd/{descriptor}")
+        return path.startswith("/") and not path.startswith(f"{self._upper}/") and not self.is_direct(path)
 
     def current(self, path: str) -> str:
         """Return where the script finds what it calls `path`: a changed file, or the real one."""
@@ -70,7 +88,7 @@ class Overlay:
         upper = self._upper + path
         if not exists(upper):
             if _stat(path).st_size > _MAX_COPY_BYTES:
-                raise RefusedChangeError(f"gpulab does not let a script change the large file {path} during a trial")
+                raise RefusedChangeError(f"{REFUSAL} a script change the large file {path} during a trial")
             self.for_new(path)
             with _open(path, "rb") as source, _open(upper, "wb") as target:
                 shutil.copyfileobj(source, target)
@@ -103,7 +121,8 @@ class Overlay:
         prefix = "" if path == "/" else path
         return [name for name in _listdir(path) if f"{prefix}/{name}" not in self._removed]
 
-    def _without_upper(self, path: str) -> str:
+    def without_upper(self, path: str) -> str:
+        """Return the path that the script means by one of a changed file."""
         return (path[len(self._upper) :] or "/") if path.startswith(f"{self._upper}/") else path
 
     def _is_hidden(self, path: str) -> bool:
@@ -112,6 +131,19 @@ class Overlay:
     def _note(self, path: str) -> None:
         if path not in self.changed:
             self.changed.append(path)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _real_folder(path: str, links: int = 0) -> str:
+    """Return the path of a folder without symbolic links, as far as it exists."""
+    if path == "/" or links > _MOST_LINKS:
+        return path
+    parent, name = os.path.split(path)
+    resolved = os.path.join(_real_folder(parent, links), name)
+    if stat.S_ISLNK(_mode(resolved, _lstat) or 0):
+        target = os.path.join(os.path.dirname(resolved), _readlink(resolved))
+        return _real_folder(os.path.abspath(target), links + 1)
+    return resolved
 
 
 def exists(path: str) -> bool:

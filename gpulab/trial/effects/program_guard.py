@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
+REFUSAL = "gpulab does not let"  # begins the message of each refusal
+
 
 class RefusedChangeError(PermissionError):
     """The code tried to change something outside its objects."""
@@ -36,15 +38,20 @@ class ProgramGuard:
             yield
 
     def _guarded_functions(self) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
-        yield os, "system", self._guarded_program
+        for name in ("system", "posix_spawn", "posix_spawnp", "execv", "execve"):
+            if hasattr(os, name):
+                yield os, name, self._guarded_program
         yield subprocess, "Popen", self._guarded_popen
         # Imported here if nothing else has: the code may do so later.
-        yield importlib.import_module("socket").socket, "connect", self._guarded_connect
+        socket = importlib.import_module("socket").socket
+        for name in ("connect", "connect_ex"):
+            yield socket, name, self._guarded_connect
+        yield socket, "sendto", self._guarded_message
 
     def _guarded_program(self, original: Any) -> Any:
-        def guarded(command: Any) -> Any:
+        def guarded(*arguments: Any, **options: Any) -> Any:
             self._refuse("start a program")
-            return original(command)
+            return original(*arguments, **options)
 
         return guarded
 
@@ -66,12 +73,20 @@ class ProgramGuard:
 
         return guarded
 
+    def _guarded_message(self, original: Any) -> Any:
+        def guarded(connection: Any, *arguments: Any) -> Any:
+            if connection.family.name != "AF_UNIX":
+                self._refuse("send data over the network")
+            return original(connection, *arguments)
+
+        return guarded
+
     def _refuse(self, action: str) -> None:
         if threading.current_thread() in self._others or _is_compiler():
             return
         if action not in self.refused:
             self.refused.append(action)
-        raise RefusedChangeError(f"gpulab does not let {self._code} {action} during a trial")
+        raise RefusedChangeError(f"{REFUSAL} {self._code} {action} during a trial")
 
 
 def _is_compiler() -> bool:

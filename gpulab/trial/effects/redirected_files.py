@@ -6,8 +6,10 @@ Compiled code that opens files itself is not redirected: where the system can, `
 from __future__ import annotations
 
 import builtins
+import bz2
 import contextlib
 import errno
+import functools
 import io
 import os
 import sys
@@ -16,10 +18,10 @@ from typing import Any
 from unittest.mock import patch
 
 from gpulab.trial.effects.overlay import Overlay, exists, is_folder
-from gpulab.trial.effects.program_guard import RefusedChangeError
+from gpulab.trial.effects.program_guard import REFUSAL, RefusedChangeError
 
-_READERS = ("stat", "lstat", "access", "readlink", "chdir")
-_IN_PLACE = ("truncate", "utime", "chmod")
+_READERS = ("stat", "lstat", "access", "chdir", "statvfs", "listxattr", "getxattr")
+_IN_PLACE = ("truncate", "utime", "chmod", "chown", "lchown", "setxattr", "removexattr", "fchmod", "fchown")
 
 
 class RedirectedFiles:
@@ -27,6 +29,7 @@ class RedirectedFiles:
 
     def __init__(self, overlay: Overlay) -> None:
         self._overlay = overlay
+        self._links: dict[str, str] = {}  # what the links that the script made contain, as it believes
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -56,10 +59,13 @@ class RedirectedFiles:
         yield builtins, "open", self._opened
         yield io, "open", self._opened
         yield os, "open", self._opened_descriptor
-        for name in _READERS:
+        yield bz2, "_builtin_open", self._opened
+        for name in filter(functools.partial(hasattr, os), _READERS):
             yield os, name, self._reading
-        for name in _IN_PLACE:
+        for name in filter(functools.partial(hasattr, os), _IN_PLACE):
             yield os, name, self._in_place
+        yield os, "readlink", self._link_reading
+        yield os, "getcwd", self._current_folder
         yield os, "listdir", self._listed
         yield os, "scandir", self._scanned
         yield os, "mkdir", self._folder_creation
@@ -130,7 +136,8 @@ class RedirectedFiles:
 
         def redirected(path: Any, *arguments: Any, dir_fd: int | None = None, **options: Any) -> Any:
             if not _is_path(path):
-                return original(path, *arguments, **options)
+                is_real = isinstance(path, int) and self._overlay.is_real_descriptor(path)
+                return None if is_real and name != "truncate" else original(path, *arguments, **options)
             logical = self._overlay.logical(path, dir_fd)
             if is_folder(self._overlay.current(logical)):
                 return original(self._overlay.current(logical), *arguments) if name == "truncate" else None
@@ -208,7 +215,7 @@ class RedirectedFiles:
             if code:
                 raise OSError(code, os.strerror(code), src, None, dst)
             if is_folder(self._overlay.current(source)) and self._overlay.is_unchanged(source):
-                raise RefusedChangeError(f"gpulab does not let a script rename the folder {source} during a trial")
+                raise RefusedChangeError(f"{REFUSAL} a script rename the folder {source} during a trial")
             original(self._overlay.for_change(source), self._overlay.for_new(target))
             self._overlay.hide(source)
 
@@ -231,11 +238,26 @@ class RedirectedFiles:
 
     def _linked(self, original: Any) -> Any:
         def redirected(src: Any, dst: Any, *arguments: Any, **options: Any) -> None:
-            is_symbolic = original.__name__ == "symlink"
-            source = src if is_symbolic else self._overlay.for_change(self._overlay.logical(src))
-            original(source, self._overlay.for_new(self._overlay.logical(dst)), *arguments)
+            link = self._overlay.logical(dst)
+            if original.__name__ == "symlink":
+                source = self._overlay.link_text(os.fsdecode(src), link)
+                self._links[link] = os.fsdecode(src)
+            else:
+                source = self._overlay.for_change(self._overlay.logical(src))
+            original(source, self._overlay.for_new(link), *arguments)
 
         return redirected
+
+    def _link_reading(self, original: Any) -> Any:
+        def redirected(path: Any, *, dir_fd: int | None = None) -> Any:
+            logical = self._overlay.logical(path, dir_fd)
+            text = original(self._overlay.current(logical))  # raises if it is no link
+            return self._links.get(logical, text)
+
+        return redirected
+
+    def _current_folder(self, original: Any) -> Any:
+        return lambda: self._overlay.without_upper(original())
 
 
 class _Entries:

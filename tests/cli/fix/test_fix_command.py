@@ -17,7 +17,7 @@ from gpulab.cli.fix.script_runner import ScriptRunner
 from gpulab.cli.fix.script_trial import FixOptions, try_fixes_of_script
 from gpulab.cli.main import main
 from gpulab.cli.program import Program, ProgramNotFoundError
-from gpulab.errors import CaptureError
+from gpulab.errors import CaptureError, GpulabError
 from gpulab.trial.program_code import ProgramCode
 from gpulab.views.terminal import terminal_text
 
@@ -121,10 +121,13 @@ def test_without_protection_the_script_writes_as_ever(project):
 @pytest.mark.parametrize(
     ("line", "problem", "why"),
     [
-        ("raise ValueError('no data')", "failed in a trial", "ValueError: no data"),
+        ("raise ValueError('no data')", "failed in a trial", "ValueError: no data (train.py:"),
         ("sys.exit(3)", "failed in a trial", "exits with the status 3"),
+        ("sys.exit('which data?')", "failed in a trial", "which data?"),
+        ("input()", "failed in a trial", "EOFError"),
         ("__import__('subprocess').run(['true'])", "cannot be tried", "start a program"),
-        ("__import__('os')._exit(4)", "failed in a trial", ""),
+        ("__import__('os')._exit(4)", "failed in a trial", "ended with the status 4"),
+        ("__import__('os').kill(__import__('os').getpid(), 11)", "failed in a trial", "SIGSEGV"),
     ],
 )
 def test_a_script_that_fails_says_why(project, line, problem, why):
@@ -134,6 +137,35 @@ def test_a_script_that_fails_says_why(project, line, problem, why):
     assert problem in error.value.problem
     assert why in error.value.why
     assert "--no-protection" in error.value.fix
+
+
+def test_what_was_measured_is_shown_if_it_cannot_be_saved(project, capsys, monkeypatch):
+    class Shown:
+        def save(self, path):
+            raise GpulabError("It cannot be saved.", why="of its name", fix="another")
+
+    monkeypatch.setattr("gpulab.cli.fix.script_trial.try_fixes_of_script", lambda *_: Shown())
+    monkeypatch.setattr("gpulab.views.terminal.terminal_text", lambda _: "the table")
+    assert main(["fix", "--save", "x.pdf", "train.py"]) == 2
+    shown = capsys.readouterr().out
+    assert shown.startswith("the table")
+    assert "It cannot be saved." in shown
+
+
+def test_an_interrupt_ends_it_without_a_traceback(project, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpulab.cli.fix.script_trial.try_fixes_of_script", interrupted)
+    assert main(["fix", "train.py"]) == 130
+    assert capsys.readouterr().err.strip() == "gpulab: interrupted"
+
+
+def test_without_caches_on_this_machine_it_runs(project, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "new" / "inductor"))
+    run, _ = runner().run(parsed(TRAINING), "train")
+    assert len(run.mark_rows) > 40
 
 
 def test_a_fix_that_fails_is_named(project):

@@ -20,6 +20,12 @@ import torch
 from gpulab.trial.effects.file_guard import FileGuard
 from gpulab.trial.effects.program_guard import RefusedChangeError
 
+
+def sent_to(address):
+    with socket.socket(type=socket.SOCK_DGRAM) as connection:
+        connection.sendto(b"x", address)
+
+
 EFFECTS = {
     "open": lambda path: builtins.open(path / "new.txt", "w"),  # noqa: SIM115
     "append": lambda path: builtins.open(path / "old.txt", "a"),  # noqa: SIM115
@@ -35,6 +41,8 @@ EFFECTS = {
     "numpy": lambda path: np.save(path / "new.npy", np.ones(2)),
     "program": lambda path: subprocess.run(["touch", path / "new.txt"], check=True),
     "system": lambda path: os.system(f"touch {path}/new.txt"),
+    "posix_spawn": lambda path: os.posix_spawn("/bin/touch", ["touch", str(path / "new.txt")], {}),
+    "datagram": lambda path: sent_to(("127.0.0.1", 9)),
     "connection": lambda path: socket.create_connection(("127.0.0.1", 9), timeout=1),
 }
 

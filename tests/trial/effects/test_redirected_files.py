@@ -86,6 +86,9 @@ OPERATIONS = {
     "link": lambda path: os.symlink("a", f"{path}.link"),
     "read the link": lambda path: os.readlink(f"{path}.link"),
     "read through the link": lambda path: Path(f"{path}.link").read_text(),
+    "copy with attributes": lambda path: shutil.copy2(path, f"{path}.copy"),
+    "absolute link": lambda path: os.symlink(os.path.abspath(path), f"{path}.absolute"),
+    "read through the absolute link": lambda path: Path(f"{path}.absolute").read_text(),
     "mode": lambda path: os.chmod(path, 0o600),
     "save": lambda path: np.save(Path(path).with_suffix(".npy"), np.ones(2)),
 }
@@ -150,6 +153,37 @@ def test_relative_paths_and_a_changed_folder_are_followed(tmp_path, monkeypatch)
         assert sorted(os.listdir()) == ["a", "runs", "sub"]
     assert sorted(path.name for path in folder.iterdir()) == ["a", "sub"]
     assert overlay.changed == [str(folder / "runs"), str(folder / "runs" / "log.txt")]
+
+
+def test_a_folder_with_two_names_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where the test leaves the process
+    folder = fill(tmp_path / "project")
+    (tmp_path / "changed").mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    with RedirectedFiles(Overlay(tmp_path / "changed", [])).active():
+        (tmp_path / "link" / "new").write_text("1")
+        assert (folder / "new").read_text() == "1"
+        (folder / "deeper").mkdir()
+        (folder / "deeper" / "up").symlink_to("../a")
+        assert (tmp_path / "link" / "deeper" / "up").read_text() == "a"
+        assert os.readlink(folder / "deeper" / "up") == "../a"
+        os.chdir(folder / "deeper")
+        assert Path.cwd() == folder / "deeper"
+        os.chdir(tmp_path)
+    assert contents(folder).keys() == {"a", "sub", "sub/c", "sub/deep", "sub/deep/f"}
+
+
+def test_descriptors_of_real_files_change_nothing(tmp_path):
+    folder = fill(tmp_path / "project")
+    (tmp_path / "changed").mkdir()
+    before = (folder / "a").stat()
+    with RedirectedFiles(Overlay(tmp_path / "changed", [])).active(), open(folder / "a", "rb") as file:
+        os.utime(file.fileno(), (0, 0))
+        os.fchmod(file.fileno(), 0o600)
+        os.chmod(folder / "a", 0o600)
+        os.utime(folder / "a", (0, 0))
+    after = (folder / "a").stat()
+    assert (after.st_mode, after.st_mtime) == (before.st_mode, before.st_mtime)
 
 
 def test_what_is_written_directly_stays(tmp_path):
