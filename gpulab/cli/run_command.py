@@ -217,13 +217,13 @@ class ProgramRecording:
         if not self._options.quiet:
             text = report.text(self._results.path, folded=False)
             self._show(f"\n{text}")
+            if report.has_fix_to_try and self._job is None:
+                recording = shlex.quote(_shown_path(self._results.run_path))
+                program = self._options.program.command
+                self._show(f"\ngpulab: measure the fixes: gpulab fix --recording {recording} {program}")
             if len(text.splitlines()) > _lines_of(self._screen):  # its beginning has scrolled away
                 self._show(f"\ngpulab: {report.headline}")
         self._show(f"gpulab: recording and page with all details: {_shown_path(self._results.path / PAGE)}")
-        if report.has_fix_to_try and self._job is None and not self._options.quiet:
-            recording = shlex.quote(_shown_path(self._results.run_path))
-            program = self._options.program.command
-            self._show(f"gpulab: measure the fixes: gpulab fix --recording {recording} {program}")
 
     def _guarded(self, function: Callable[[], None], consequence: str) -> None:
         """Call a function of gpulab; show why it failed. What a signal handler of the program raises passes on."""
