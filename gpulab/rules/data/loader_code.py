@@ -117,11 +117,10 @@ def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
 def _is_in_variable(setup: Loader) -> bool:
     """Whether a variable of the user's holds the DataLoader, so that another one can take its place.
 
-    Lightning iterates over the one that `fit` gets; other frameworks create or wrap one.
+    Not with Lightning: among several ranks, it builds the DataLoader again from its attributes, and with a batch sampler
+    its batch size is None, so that each batch would be one sample.
     """
-    is_passed_on = setup.framework == "lightning" and setup.name is not None and "." not in setup.name
-    is_plain = setup.name is not None and setup.kind in (None, _DATA_LOADER)
-    return is_plain and (not setup.framework or is_passed_on)
+    return setup.name is not None and setup.kind in (None, _DATA_LOADER) and not setup.framework
 
 
 def _changes_workers(setup: Loader, changes: Mapping[str, object]) -> bool:

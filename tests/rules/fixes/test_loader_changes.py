@@ -329,39 +329,14 @@ def test_a_framework_is_addressed_in_its_own_settings(package, expected):
     assert expected in answer.advice
 
 
-@pytest.mark.filterwarnings("default")  # of Lightning's own
-def test_with_lightning_a_loader_in_a_variable_is_replaced(tmp_path):
-    lightning = pytest.importorskip("lightning")
-
-    class Summed(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(1))
-            self.batches = []
-
-        def training_step(self, batch):
-            self.batches.append(batch)
-            return (self.weight * batch.float().sum()).abs()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0)
-
-    def fit(batches):
-        model = Summed()
-        options = {"accelerator": "cpu", "max_epochs": 1, "logger": False, "enable_checkpointing": False}
-        trainer = lightning.Trainer(**options, enable_progress_bar=False, default_root_dir=tmp_path)
-        trainer.fit(model, batches)
-        return sorted(int(value) for batch in model.batches for value in batch)
-
-    batches = DataLoader(list(range(37)), batch_size=5)
-    with gpulab.profile("lightning", level="sensors") as session:
-        before = fit(batches)
-    answer = change(session.run, WORKERS)
-    namespace = {"batches": batches}
-    exec(answer.code, namespace)
-    assert session.run.loaders[0].framework == "lightning"
-    assert namespace["batches"].num_workers == 2
-    assert fit(namespace["batches"]) == before == list(range(37))
+def test_with_lightning_a_loader_in_a_variable_is_changed_where_it_is_created():
+    """Among several ranks, Lightning gives a DataLoader with a batch sampler another sampler, and no batch size."""
+    _, run = recorded(LOADERS["in order"])
+    answer = change(replace(run, loaders=(replace(run.loaders[0], framework="lightning"),)), WORKERS)
+    assert answer.code == ""
+    assert answer.advice.startswith("In the DataLoader that your train_dataloader() returns")
+    assert (answer.settings.call, answer.settings.any_dataset) == ("DataLoader", True)
+    assert answer.settings.arguments == WORKERS
 
 
 @pytest.mark.parametrize(
@@ -372,7 +347,7 @@ def test_with_lightning_a_loader_in_a_variable_is_replaced(tmp_path):
     ],
 )
 def test_the_loader_of_an_evaluation_is_changed_where_its_framework_creates_it(framework, place):
-    run = evaluated(loader=replace(EVALUATED, framework=framework, name=None))
+    run = evaluated(loader=replace(EVALUATED, framework=framework))
     (finding,) = (each for each in diagnose(run).findings if each.rule == "slow_evaluation")
     assert finding.advice.startswith(place)
 
