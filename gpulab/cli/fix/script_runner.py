@@ -52,6 +52,7 @@ class ScriptRunner:
         self._refused, self._changed = list[str](), list[str]()
         self.isolation = "each in a process of its own, which changes no files" if protected else "unprotected"
         self._program, self._seconds, self._protected = program, seconds, protected
+        self._kernel_refuses = True
         self._path = program.source()[0]
 
     @property
@@ -60,8 +61,12 @@ class ScriptRunner:
         outermost = [path for path in self._changed if not any(map(self._changed.__contains__, _folders_of(path)))]
         names = [os.path.relpath(path) for path in outermost]
         more = f" and {count(len(names) - _MOST_NAMES, 'other')}" if len(names) > _MOST_NAMES else ""
-        discarded = [("discarded", f"what it wrote: {', '.join(names[:_MOST_NAMES])}{more}")] if names else []
-        return (*([("refused", "; ".join(self._refused))] if self._refused else []), *discarded)
+        rows = {
+            "refused": "; ".join(self._refused),
+            "discarded": f"what it wrote: {', '.join(names[:_MOST_NAMES])}{more}" if names else "",
+            "not held back": "" if self._kernel_refuses else "files that compiled libraries write: no Landlock here",
+        }
+        return tuple((label, text) for label, text in rows.items() if text)
 
     def record(self, program: ProgramCode, name: str, fix_for: str = "") -> Run:
         """Run a variant and return its recording. Raises CaptureError if it fails, or if no step is detected."""
@@ -128,6 +133,7 @@ class ScriptRunner:
         return f"{check}. If it does, a trial keeps files or connections from it: --no-protection"
 
     def _note(self, result: TrialResult) -> None:
+        self._kernel_refuses &= result.kernel_refuses or not self._protected
         self._refused += [each for each in result.refused if each not in self._refused]
         self._changed += [each for each in result.changed if each not in self._changed]
 

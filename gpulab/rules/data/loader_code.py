@@ -117,7 +117,7 @@ def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
 def _is_in_variable(setup: Loader) -> bool:
     """Whether a variable of the user's holds the DataLoader, so that another one can take its place.
 
-    Not with Lightning: among several ranks, it builds the DataLoader again from its attributes, and with a batch sampler
+    Not with Lightning: among several ranks, it builds the DataLoader again from its attributes. With a batch sampler,
     its batch size is None, so that each batch would be one sample.
     """
     return setup.name is not None and setup.kind in (None, _DATA_LOADER) and not setup.framework

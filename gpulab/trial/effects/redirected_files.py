@@ -186,9 +186,7 @@ class RedirectedFiles:
             names = self._overlay.names(logical)
             if names if names is not None else is_folder(target) and os.listdir(target):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fspath(path))
-            if target != logical or self._overlay.is_direct(logical) or not is_folder(target):
-                original(target)
-            self._overlay.hide(logical)
+            self._take_away(original, logical, is_there=is_folder(target))
 
         return redirected
 
@@ -198,11 +196,16 @@ class RedirectedFiles:
             target = self._overlay.current(logical)
             if is_folder(target) and not os.path.islink(target):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-            if target != logical or self._overlay.is_direct(logical) or not exists(target):
-                original(target)
-            self._overlay.hide(logical)
+            self._take_away(original, logical, is_there=exists(target))
 
         return redirected
+
+    def _take_away(self, original: Any, logical: str, *, is_there: bool) -> None:
+        """Remove a changed file or folder, and hide a real one. Raises what `original` raises if there is none."""
+        target = self._overlay.current(logical)
+        if target != logical or self._overlay.is_direct(logical) or not is_there:
+            original(target)
+        self._overlay.hide(logical)
 
     def _renamed(self, original: Any) -> Any:
         def redirected(src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:

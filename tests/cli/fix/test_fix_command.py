@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from gpulab import store
+from gpulab.analysis.steps.detection import find_steps
 from gpulab.cli.fix.local_files import local_files
 from gpulab.cli.fix.script_runner import ScriptRunner
 from gpulab.cli.fix.script_trial import FixOptions, try_fixes_of_script
@@ -72,7 +73,8 @@ def project(tmp_path, monkeypatch):
     return folder
 
 
-def runner(seconds=0.3, **options):
+def runner(seconds=30.0, **options):
+    """A runner; the script ends by itself before the time is up, also on a busy machine."""
     return ScriptRunner(Program("train.py", ("--epochs", "3")), seconds, **{"protected": True, **options})
 
 
@@ -89,7 +91,7 @@ def test_a_run_records_the_script_and_changes_no_file(project):
     tried = runner()
     run, result = tried.run(parsed(TRAINING), "train", level="trace")
     assert (run.name, run.loaders[0].dataset, run.loaders[0].name) == ("train", "Waiting", "loader")
-    assert len(run.mark_rows) > 40
+    assert len(find_steps(run)) == 100
     assert {"out", "model.pt", "old.txt"} <= {path.rpartition("/")[2] for path in result.changed}
     assert dict(tried.effects)["discarded"].startswith("what it wrote: out")
     assert unchanged(project)
@@ -97,10 +99,10 @@ def test_a_run_records_the_script_and_changes_no_file(project):
 
 @pytest.mark.full
 def test_each_fix_is_measured_and_the_script_stays_as_it_is(project, tmp_path):
-    run, _ = runner(1.0).run(parsed(TRAINING), "train", level="trace")
+    run, _ = runner().run(parsed(TRAINING), "train", level="trace")
     recording = store.save(run, tmp_path / "run.gpulab")
     lines = []
-    options = FixOptions(program=Program("train.py", ()), recording=recording, rule="no_workers", seconds=0.3)
+    options = FixOptions(program=Program("train.py", ()), recording=recording, rule="no_workers", seconds=30.0)
     trials = try_fixes_of_script(options, lines.append)
     assert {fix.finding.rule for fix in trials.fixes} == {"no_workers"}
     assert any(fix.comparison is not None for fix in trials.fixes)
@@ -165,7 +167,7 @@ def test_without_caches_on_this_machine_it_runs(project, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "new" / "inductor"))
     run, _ = runner().run(parsed(TRAINING), "train")
-    assert len(run.mark_rows) > 40
+    assert len(find_steps(run)) == 100
 
 
 def test_a_fix_that_fails_is_named(project):
